@@ -1,0 +1,1 @@
+"""The certificate authority and the serving certificate of the admission service."""

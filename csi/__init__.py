@@ -1,0 +1,1 @@
+"""The CSI identity, controller and node services. Nothing of the webhook or the sidecar."""

@@ -1,0 +1,1 @@
+"""End-to-end harnesses and suites: real runtimes, real kernels, real clusters."""

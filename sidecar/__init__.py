@@ -1,0 +1,1 @@
+"""What runs in the pod: keeper entry, daemon entry, built-in filesystems."""

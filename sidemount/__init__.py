@@ -1,0 +1,1 @@
+"""What the services agree on. No service code, no re-exports."""

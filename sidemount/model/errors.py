@@ -1,0 +1,154 @@
+"""The one error tree. Each service maps it to its own boundary in one table."""
+
+from enum import Enum
+
+
+class Reason(Enum):
+    """A stable code for every refusal and every choice: warning, audit annotation, metric label, CLI.
+
+    Never rename a value: dashboards and alerts of users key on it.
+    """
+
+    # choices
+    SIDECAR_PREFERRED = "SidecarPreferred"
+    CSI_PREFERRED = "CsiPreferred"
+    CSI_REQUESTED = "CsiRequested"
+    SIDECAR_REQUESTED = "SidecarRequested"
+    CSI_FALLBACK = "CsiFallback"
+    SIDECAR_FALLBACK = "SidecarFallback"
+    LEFT_TO_CSI = "LeftToCsi"
+    # why nothing is done
+    NOT_REQUESTED = "NotRequested"
+    OPTED_OUT = "OptedOut"
+    NOTHING_SUPPLIED = "NothingSupplied"
+    SYSTEM_NAMESPACE = "SystemNamespace"
+    MIRROR_POD = "MirrorPod"
+    NOT_A_POD_CREATE = "NotAPodCreate"
+    ALREADY_INJECTED = "AlreadyInjected"
+    REPAIRED = "Repaired"
+    # refusals: the request
+    INVALID_REQUEST = "InvalidRequest"
+    INVALID_OPTION = "InvalidOption"
+    UNKNOWN_CLASS = "UnknownClass"
+    AMBIGUOUS_CLASS = "AmbiguousClass"
+    UNKNOWN_VOLUME = "UnknownVolume"
+    NAME_COLLISION = "NameCollision"
+    MOUNT_PATH_COLLISION = "MountPathCollision"
+    SUB_PATH_EXPR = "SubPathExpr"
+    IMMUTABLE = "Immutable"
+    HAND_MADE = "HandMade"
+    NOT_INJECTED = "NotInjected"
+    RESOURCES_EXCEEDED = "ResourcesExceeded"
+    # refusals: policy
+    NAMESPACE_NOT_ENABLED = "NamespaceNotEnabled"
+    NAMESPACE_NOT_PERMITTED = "NamespaceNotPermitted"
+    SOURCE_NOT_PERMITTED = "SourceNotPermitted"
+    CLASS_OFF = "ClassOff"
+    CREDENTIALS_REQUIRED = "CredentialsRequired"
+    SHARED_UID = "SharedUid"
+    EXISTING_DISABLED = "ExistingDisabled"
+    UNKNOWN_DRIVER = "UnknownDriver"
+    NO_SUCH_VOLUME = "NoSuchVolume"
+    ACCESS_MODE = "AccessMode"
+    CLAIM_NOT_FOUND = "ClaimNotFound"
+    CLAIM_NOT_OURS = "ClaimNotOurs"
+    NO_DELIVERY = "NoDelivery"
+    # why one delivery cannot be had
+    POD_SECURITY = "PodSecurity"
+    USER_NAMESPACE = "UserNamespace"
+    SANDBOXED_RUNTIME = "SandboxedRuntime"
+    WINDOWS = "Windows"
+    VIRTUAL_NODE = "VirtualNode"
+    OLD_CLUSTER = "OldCluster"
+    NO_NODE_PLUGIN = "NoNodePlugin"
+    NOT_IN_CLASS = "NotInClass"
+    # the machine and ourselves
+    CONFLICT = "Conflict"
+    PENDING = "Pending"
+    NOT_READY = "NotReady"
+    UNSUPPORTED = "Unsupported"
+    HOST_FAILURE = "HostFailure"
+    BAD_MESSAGE = "BadMessage"
+    PATCH_NOT_PROVED = "PatchNotProved"
+
+
+class VolumeError(Exception):
+    """Base of every error of ours.
+
+    `message` says what, of which object and field, and why; `hint` says the way out.
+    """
+
+    default_reason = Reason.INVALID_REQUEST
+
+    def __init__(self, message: str, *, reason: Reason | None = None, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.reason = reason or self.default_reason
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}; {self.hint}" if self.hint else self.message
+
+
+class InvalidRequest(VolumeError):
+    """The request itself cannot be understood or contradicts itself."""
+
+
+class UnknownDriverClass(VolumeError):
+    """No driver class of that name, or none or several for that source."""
+
+    default_reason = Reason.UNKNOWN_CLASS
+
+
+class PolicyDenied(VolumeError):
+    """Understood, but the admin's allowlist or the cluster's policy forbids it."""
+
+    default_reason = Reason.NO_DELIVERY
+
+
+class PublishConflict(VolumeError):
+    """The place or name is taken by something different."""
+
+    default_reason = Reason.CONFLICT
+
+
+class OperationPending(VolumeError):
+    """The same operation is running already."""
+
+    default_reason = Reason.PENDING
+
+
+class NotReady(VolumeError):
+    """We cannot answer yet: try again."""
+
+    default_reason = Reason.NOT_READY
+
+
+class Unsupported(VolumeError):
+    """Well-formed, but something that we do not do."""
+
+    default_reason = Reason.UNSUPPORTED
+
+
+class HostFailure(VolumeError):
+    """The kernel or the machine refused. `errno` is its number, 0 if there is none."""
+
+    default_reason = Reason.HOST_FAILURE
+
+    def __init__(self, message: str, *, errno: int = 0, reason: Reason | None = None, hint: str = "") -> None:
+        super().__init__(message, reason=reason, hint=hint)
+        self.errno = errno
+
+
+class BadMessage(VolumeError):
+    """A peer's or an older version's bytes that we cannot read."""
+
+    default_reason = Reason.BAD_MESSAGE
+
+
+class Faults(InvalidRequest):
+    """All the faults of one request, reported together. Never empty."""
+
+    def __init__(self, faults: "tuple[VolumeError, ...]") -> None:
+        self.faults = faults
+        super().__init__("; ".join(str(fault) for fault in faults), reason=faults[0].reason)

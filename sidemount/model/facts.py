@@ -1,0 +1,72 @@
+"""Facts: what is known of the cluster, read beforehand. A Protocol and the values it gives; effects are elsewhere."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from sidemount.model.driver_class import DriverClass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamespaceFacts:
+    """One namespace."""
+
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VolumeFacts:
+    """One CSI PersistentVolume. `access_modes` in Kubernetes' spelling (ReadWriteMany …)."""
+
+    name: str
+    driver: str
+    handle: str
+    access_modes: frozenset[str] = frozenset()
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    read_only: bool = False
+    mount_options: tuple[str, ...] = ()
+    claim: tuple[str, str] | None = None  # (namespace, name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimFacts:
+    """One PersistentVolumeClaim. `volume` is "" while it is unbound."""
+
+    namespace: str
+    name: str
+    volume: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterFacts:
+    """Abilities of the cluster. `server_version` (0, 0) when unknown."""
+
+    server_version: tuple[int, int] = (0, 0)
+    csi_drivers: frozenset[str] = frozenset()
+    csi_inline_levels: Mapping[str, str] = field(default_factory=dict)  # driver → its csi-ephemeral-volume-profile label
+    virtual_node_labels: frozenset[str] = frozenset({"type=virtual-kubelet"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFault:
+    """Something in the facts' source that could not be used; the rest is served."""
+
+    where: str
+    message: str
+
+
+class Facts(Protocol):
+    """What a decision may know. Every method is a look-up in memory; none blocks."""
+
+    def driver_class(self, name: str) -> DriverClass | None: ...
+    def driver_classes(self) -> Mapping[str, DriverClass]: ...
+    def namespace(self, name: str) -> NamespaceFacts | None: ...
+    def volume(self, name: str) -> VolumeFacts | None: ...
+    def volumes_by_handle(self, driver: str, handle: str) -> tuple[VolumeFacts, ...]: ...
+    def claim(self, namespace: str, name: str) -> ClaimFacts | None: ...
+    def cluster(self) -> ClusterFacts: ...
+    def faults(self) -> tuple[SourceFault, ...]: ...
+    def generation(self) -> int:
+        """Return a number that changes whenever any answer may have changed."""
+        ...

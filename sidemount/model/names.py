@@ -1,0 +1,84 @@
+"""Names on the wire and names that we derive. Pure functions of their arguments."""
+
+import hashlib
+
+DOMAIN = "sidemount.io"
+API_VERSION = "sidemount.io/v1alpha1"
+CSI_DRIVER = "csi.sidemount.io"
+
+INJECTION_LABEL = "sidemount.io/injection"
+INJECTION_ENABLED = "enabled"
+INJECT_ANNOTATION = "sidemount.io/inject"
+VOLUMES_ANNOTATION = "sidemount.io/volumes"
+STATUS_ANNOTATION = "sidemount.io/status"
+VOLUME_ANNOTATION_PREFIX = "volume.sidemount.io/"
+
+SYSTEM_NAMESPACES = frozenset({"kube-system", "kube-public", "kube-node-lease"})
+OWN_NAMESPACE = "sidemount-system"
+
+RESERVED_PREFIX = "sidemount-"
+KEEPER_CONTAINER = "sidemount-keeper"
+MOUNTS_VOLUME = "sidemount"  # the Memory emptyDir that holds nothing but mount points
+RUN_VOLUME = "sidemount-run"  # sockets and state, one directory a volume
+NO_TOKEN_VOLUME = "sidemount-no-token"  # noqa: S105 - a volume's name: covers the service-account token
+
+# Paths inside our own containers.
+MOUNTS_PATH = "/sidemount"
+RUN_PATH = "/run/sidemount"
+SOURCE_PATH = "/source"
+SECRETS_PATH = "/secrets"  # noqa: S105 - a directory
+CACHE_PATH = "/cache"
+TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - a directory
+KEEPER_SOCKET = "keeper.sock"  # in the volume's own directory of RUN_PATH
+MOUNTS_ENV = "SIDEMOUNT_MOUNTS"  # the keeper's KeeperConfig, JSON
+
+FUSE_SUBTYPE = "sidemount"  # fstype in mountinfo is fuse.sidemount: how we know our own
+UNPRIVILEGED_UID = 65532
+
+_LABEL_MAX = 63
+
+
+def _bounded(prefix: str, name: str) -> str:
+    """Join to a DNS label of at most 63 characters; a longer one ends in a hash of the whole."""
+    whole = prefix + name
+    if len(whole) <= _LABEL_MAX:
+        return whole
+    digest = hashlib.sha256(whole.encode()).hexdigest()[:8]
+    return f"{whole[: _LABEL_MAX - 9].rstrip('-')}-{digest}"
+
+
+def daemon_container(volume: str) -> str:
+    """Return the name of the container that serves a volume."""
+    return _bounded("sidemount-", volume)
+
+
+def source_volume(volume: str) -> str:
+    """Return the pod volume that holds a built-in filesystem's source."""
+    return _bounded("sidemount-source-", volume)
+
+
+def secret_volume(volume: str) -> str:
+    """Return the pod volume that holds a volume's credentials."""
+    return _bounded("sidemount-secret-", volume)
+
+
+def cache_volume(volume: str) -> str:
+    """Return the pod volume that holds a volume's cache."""
+    return _bounded("sidemount-cache-", volume)
+
+
+def view_name(volume: str, sub_path: str, read_only: bool) -> str:
+    """Return the directory name of a view in the mounts volume.
+
+    The writable root is the volume's name itself; any other is `name.<hash>`, and no volume
+    name holds a dot, so the two never collide.
+    """
+    if not sub_path and not read_only:
+        return volume
+    digest = hashlib.sha256(f"{int(read_only)}:{sub_path}".encode()).hexdigest()[:10]
+    return f"{volume}.{digest}"
+
+
+def mount_source(pod_uid: str, volume: str) -> str:
+    """Return the source field our mounts carry in mountinfo: who they belong to."""
+    return f"sidemount:{pod_uid}/{volume}" if pod_uid else f"sidemount:{volume}"

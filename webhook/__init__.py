@@ -1,0 +1,1 @@
+"""The admission service: reviews in, verdicts and patches out. No Linux effects."""
