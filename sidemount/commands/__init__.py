@@ -1,0 +1,1 @@
+"""The commands of `sidemount`: each parses nothing but its own arguments and prints. Decisions are made elsewhere."""
