@@ -2,6 +2,9 @@
 
 from enum import Enum
 
+_FAULTS_TOLD = 20
+_SHOWN_MAX = 80
+
 
 class Reason(Enum):
     """A stable code for every refusal and every choice: warning, audit annotation, metric label, CLI.
@@ -147,8 +150,55 @@ class BadMessage(VolumeError):
 
 
 class Faults(InvalidRequest):
-    """All the faults of one request, reported together. Never empty."""
+    """All the faults of one request, reported together. Never empty.
+
+    `faults` holds every one of them; the message spells out the first twenty.
+    """
 
     def __init__(self, faults: "tuple[VolumeError, ...]") -> None:
         self.faults = faults
-        super().__init__("; ".join(str(fault) for fault in faults), reason=faults[0].reason)
+        told = [str(fault) for fault in faults[:_FAULTS_TOLD]]
+        if len(faults) > _FAULTS_TOLD:
+            told.append(f"and {len(faults) - _FAULTS_TOLD} more")
+        super().__init__("; ".join(told), reason=faults[0].reason)
+
+
+def raise_faults(faults: "list[VolumeError]") -> None:
+    """Raise what was collected: nothing if empty, the one itself, or all as Faults."""
+    if len(faults) == 1:
+        raise faults[0]
+    if faults:
+        raise Faults(tuple(faults))
+
+
+def shown(value: object) -> str:
+    """Render any value for a message: quoted, at most 80 characters of it, nothing unprintable left raw."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return _shown_text(value)
+        case int():
+            # str() of an int of thousands of digits raises; such a number is never worth printing.
+            return str(value) if value.bit_length() < 256 else f"a number of {value.bit_length()} bits"
+        case float():
+            return repr(value)
+        case dict():
+            return f"a mapping of {len(value)} entries"
+        case list() | tuple():
+            return f"a list of {len(value)} entries"
+    return f"a {type(value).__name__}"
+
+
+def _shown_text(text: str) -> str:
+    cut = text[:_SHOWN_MAX]
+    printable = "".join(_shown_char(char) for char in cut)
+    return f'"{printable}"' if cut == text else f'"{printable}…" ({len(text)} characters)'
+
+
+def _shown_char(char: str) -> str:
+    if char == '"':
+        return '\\"'
+    return char if char.isprintable() and char != "\\" else char.encode("unicode_escape").decode()

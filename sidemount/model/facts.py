@@ -44,7 +44,9 @@ class ClusterFacts:
 
     server_version: tuple[int, int] = (0, 0)
     csi_drivers: frozenset[str] = frozenset()
-    csi_inline_levels: Mapping[str, str] = field(default_factory=dict)  # driver → its csi-ephemeral-volume-profile label
+    csi_inline_levels: Mapping[str, str] = field(
+        default_factory=dict
+    )  # driver → its csi-ephemeral-volume-profile label
     virtual_node_labels: frozenset[str] = frozenset({"type=virtual-kubelet"})
 
 

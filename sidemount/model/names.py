@@ -1,6 +1,7 @@
 """Names on the wire and names that we derive. Pure functions of their arguments."""
 
 import hashlib
+import re
 
 DOMAIN = "sidemount.io"
 API_VERSION = "sidemount.io/v1alpha1"
@@ -26,7 +27,7 @@ NO_TOKEN_VOLUME = "sidemount-no-token"  # noqa: S105 - a volume's name: covers t
 MOUNTS_PATH = "/sidemount"
 RUN_PATH = "/run/sidemount"
 SOURCE_PATH = "/source"
-SECRETS_PATH = "/secrets"  # noqa: S105 - a directory
+SECRETS_PATH = "/secrets"
 CACHE_PATH = "/cache"
 TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - a directory
 KEEPER_SOCKET = "keeper.sock"  # in the volume's own directory of RUN_PATH
@@ -35,16 +36,20 @@ MOUNTS_ENV = "SIDEMOUNT_MOUNTS"  # the keeper's KeeperConfig, JSON
 FUSE_SUBTYPE = "sidemount"  # fstype in mountinfo is fuse.sidemount: how we know our own
 UNPRIVILEGED_UID = 65532
 
-_LABEL_MAX = 63
+LABEL_MAX = 63
+_HASHED_TAIL = re.compile(r"-[0-9a-f]{10}\Z")
 
 
 def _bounded(prefix: str, name: str) -> str:
-    """Join to a DNS label of at most 63 characters; a longer one ends in a hash of the whole."""
+    """Join to a DNS label of at most 63 characters; a longer one ends in a hash of the whole.
+
+    A name of exactly 63 characters that looks like a hashed one is hashed too, so no two names ever give the same label.
+    """
     whole = prefix + name
-    if len(whole) <= _LABEL_MAX:
+    if len(whole) < LABEL_MAX or (len(whole) == LABEL_MAX and not _HASHED_TAIL.search(whole)):
         return whole
-    digest = hashlib.sha256(whole.encode()).hexdigest()[:8]
-    return f"{whole[: _LABEL_MAX - 9].rstrip('-')}-{digest}"
+    digest = hashlib.sha256(whole.encode()).hexdigest()[:10]
+    return f"{whole[: LABEL_MAX - 11]}-{digest}"
 
 
 def daemon_container(volume: str) -> str:
@@ -75,7 +80,7 @@ def view_name(volume: str, sub_path: str, read_only: bool) -> str:
     """
     if not sub_path and not read_only:
         return volume
-    digest = hashlib.sha256(f"{int(read_only)}:{sub_path}".encode()).hexdigest()[:10]
+    digest = hashlib.sha256(f"{int(read_only)}:{sub_path}".encode("utf-8", "surrogatepass")).hexdigest()[:16]
     return f"{volume}.{digest}"
 
 

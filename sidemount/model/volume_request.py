@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from sidemount.model.mountspec import OptionValue
+
 
 class Delivery(Enum):
     """How a volume reaches the pod."""
@@ -63,17 +65,17 @@ class ResourceRequest:
 class VolumeRequest:
     """One requested volume: valid in itself; not yet checked against any class.
 
-    `options` keep the text or typed value as written (flag → bool, number → int, else str).
-    `containers` is None for "all". `where` names the annotation entry, for messages.
+    `options` keep the text or typed value as written, sorted by name; the class gives them their meaning.
+    `containers` is None for "all". `where` names the annotation entry, for messages: two spellings of one request are equal.
     """
 
     name: str
     origin: Origin
-    where: str
+    where: str = field(compare=False)
     driver_class: str = ""
     sub_path: str = ""
     read_only: bool = False
-    options: tuple[tuple[str, str | int | bool], ...] = ()
+    options: tuple[tuple[str, OptionValue], ...] = ()
     secret: str = ""
     mount_path: str = ""
     containers: tuple[str, ...] | None = None
