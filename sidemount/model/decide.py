@@ -1,9 +1,12 @@
 """decide(): which delivery a request gets. Pure and total; one table."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from sidemount.model.errors import Reason
+from sidemount.model.driver_class import DriverClass
+from sidemount.model.errors import Reason, shown
+from sidemount.model.volume_request import Claim, Delivery, VolumeRequest
 
 
 class PodSecurity(Enum):
@@ -59,3 +62,196 @@ class Refuse:
 
 
 Decision = Sidecar | Csi | Refuse
+
+NATIVE_SIDECARS_SINCE = (1, 29)
+
+_Predicate = Callable[[VolumeRequest, DriverClass, DeliveryFacts], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class _Obstacle:
+    """One row: when it holds, the delivery cannot be had. `{…}` in the sentence is filled from the facts."""
+
+    delivery: Delivery
+    holds: _Predicate
+    reason: Reason
+    sentence: str
+    way_out: str
+
+
+def _is_old(_request: VolumeRequest, _class: DriverClass, facts: DeliveryFacts) -> bool:
+    return (0, 0) != facts.server_version < NATIVE_SIDECARS_SINCE
+
+
+# Everything that can stand in a delivery's way, most telling first. A claim is left as the pod's own PersistentVolumeClaim,
+# so Pod Security's rule about inline CSI volumes does not concern it.
+_OBSTACLES: tuple[_Obstacle, ...] = (
+    _Obstacle(
+        Delivery.SIDECAR,
+        lambda _r, c, _f: Delivery.SIDECAR not in c.deliveries,
+        Reason.NOT_IN_CLASS,
+        "the class does not offer it",
+        "",
+    ),
+    _Obstacle(
+        Delivery.SIDECAR,
+        lambda r, _c, _f: r.delivery is Delivery.CSI,
+        Reason.CSI_REQUESTED,
+        "the request asks for csi",
+        "drop the delivery field",
+    ),
+    _Obstacle(
+        Delivery.SIDECAR,
+        lambda _r, _c, f: f.windows,
+        Reason.WINDOWS,
+        "FUSE needs Linux and the pod is for Windows",
+        "",
+    ),
+    _Obstacle(
+        Delivery.SIDECAR,
+        lambda _r, _c, f: f.virtual_node,
+        Reason.VIRTUAL_NODE,
+        "the pod is for a virtual node, which allows no privileged container",
+        "let the pod run on an ordinary node",
+    ),
+    _Obstacle(
+        Delivery.SIDECAR,
+        lambda _r, _c, f: f.pod_security is not PodSecurity.PRIVILEGED,
+        Reason.POD_SECURITY,
+        "the namespace enforces Pod Security {level}, which forbids the keeper's privilege",
+        "use a namespace that enforces privileged",
+    ),
+    _Obstacle(
+        Delivery.SIDECAR,
+        lambda _r, _c, f: not f.host_users,
+        Reason.USER_NAMESPACE,
+        "the pod has its own user namespace (hostUsers: false), in which a mount cannot be shared with it",
+        "drop hostUsers: false",
+    ),
+    _Obstacle(
+        Delivery.SIDECAR,
+        lambda _r, _c, f: f.sandboxed,
+        Reason.SANDBOXED_RUNTIME,
+        "its runtime class {runtime_class} is a sandbox, whose containers share no kernel mount",
+        "use an ordinary runtime class",
+    ),
+    _Obstacle(
+        Delivery.SIDECAR,
+        _is_old,
+        Reason.OLD_CLUSTER,
+        "the cluster is {version}, native sidecars need 1.29",
+        "upgrade the cluster",
+    ),
+    _Obstacle(
+        Delivery.CSI,
+        lambda _r, c, _f: Delivery.CSI not in c.deliveries,
+        Reason.NOT_IN_CLASS,
+        "the class does not offer it",
+        "",
+    ),
+    _Obstacle(
+        Delivery.CSI,
+        lambda r, _c, _f: r.delivery is Delivery.SIDECAR,
+        Reason.SIDECAR_REQUESTED,
+        "the request asks for sidecar",
+        "drop the delivery field",
+    ),
+    _Obstacle(
+        Delivery.CSI,
+        lambda _r, _c, f: f.windows,
+        Reason.WINDOWS,
+        "FUSE needs Linux and the pod is for Windows",
+        "",
+    ),
+    _Obstacle(
+        Delivery.CSI,
+        lambda _r, _c, f: f.virtual_node,
+        Reason.VIRTUAL_NODE,
+        "the pod is for a virtual node, where no node plugin runs",
+        "let the pod run on an ordinary node",
+    ),
+    _Obstacle(
+        Delivery.CSI,
+        lambda _r, _c, f: not f.csi_driver_present,
+        Reason.NO_NODE_PLUGIN,
+        "the cluster has no CSIDriver csi.sidemount.io",
+        "have the admin install the node plugin",
+    ),
+    _Obstacle(
+        Delivery.CSI,
+        lambda r, _c, f: not f.inline_csi_allowed and not isinstance(r.origin, Claim),
+        Reason.POD_SECURITY,
+        "Pod Security {level} forbids inline volumes of our CSIDriver in this namespace",
+        "use a PersistentVolumeClaim",
+    ),
+)
+
+_REQUESTED = {Delivery.SIDECAR: Reason.SIDECAR_REQUESTED, Delivery.CSI: Reason.CSI_REQUESTED}
+_PREFERRED = {Delivery.SIDECAR: Reason.SIDECAR_PREFERRED, Delivery.CSI: Reason.CSI_PREFERRED}
+_FALLBACK = {Delivery.SIDECAR: Reason.SIDECAR_FALLBACK, Delivery.CSI: Reason.CSI_FALLBACK}
+
+
+def decide(request: VolumeRequest, driver_class: DriverClass, facts: DeliveryFacts) -> Decision:
+    """Take the first of the class's deliveries that the pod can have; refuse with every delivery's reason if none."""
+    if not driver_class.deliveries:
+        return Refuse(
+            reason=Reason.CLASS_OFF,
+            message=f"volume {shown(request.name)}: driver class {shown(driver_class.name)} is off",
+            hint="ask the admin to give it deliveries, or name another class",
+        )
+    hindrances = {
+        delivery: [o for o in _OBSTACLES if o.delivery is delivery and o.holds(request, driver_class, facts)]
+        for delivery in Delivery
+    }
+    for delivery in driver_class.deliveries:
+        if not hindrances[delivery]:
+            return _choice(delivery, request, driver_class, facts, hindrances)
+    return _refusal(request, facts, hindrances)
+
+
+def _choice(
+    delivery: Delivery,
+    request: VolumeRequest,
+    driver_class: DriverClass,
+    facts: DeliveryFacts,
+    hindrances: dict[Delivery, list[_Obstacle]],
+) -> Sidecar | Csi:
+    first = driver_class.deliveries[0]
+    if delivery is Delivery.CSI and isinstance(request.origin, Claim) and request.origin.implicit:
+        reason, why = Reason.LEFT_TO_CSI, "the pod's own claim is left as it is"
+    elif request.delivery is delivery:
+        reason, why = _REQUESTED[delivery], "as the request asks"
+    elif delivery is first:
+        reason, why = _PREFERRED[delivery], f"class {driver_class.name} prefers it"
+    else:
+        reason, why = _FALLBACK[delivery], f"no {first.value}: {_sentences(hindrances[first], facts)}"
+    message = f"volume {shown(request.name)} is delivered by {delivery.value}: {why}"
+    if delivery is Delivery.SIDECAR:
+        return Sidecar(reason=reason, message=message)
+    return Csi(reason=reason, message=message)
+
+
+def _refusal(
+    request: VolumeRequest, facts: DeliveryFacts, hindrances: dict[Delivery, list[_Obstacle]]
+) -> Refuse:
+    told = "; ".join(
+        f"{delivery.value}: {_sentences(found, facts)}" for delivery, found in hindrances.items()
+    )
+    ways = dict.fromkeys(o.way_out for found in hindrances.values() for o in found if o.way_out)
+    return Refuse(
+        reason=Reason.NO_DELIVERY,
+        message=f"volume {shown(request.name)} cannot be delivered. {told}",
+        hint=" or ".join(ways),
+    )
+
+
+def _sentences(obstacles: list[_Obstacle], facts: DeliveryFacts) -> str:
+    version = ".".join(str(part) for part in facts.server_version)
+    filled = (
+        o.sentence.format(
+            level=facts.pod_security.value, runtime_class=shown(facts.runtime_class), version=version
+        )
+        + f" ({o.reason.value})"
+        for o in obstacles
+    )
+    return ", ".join(filled)
