@@ -1,0 +1,152 @@
+"""The runtime's scheduling, with a worker loop like pyfuse3's on a pipe in place of a FUSE descriptor."""
+
+import os
+import threading
+from collections.abc import Coroutine, Iterator
+from typing import Any
+
+import pytest
+
+from sidecar.poll_runtime import PollRuntime
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    reader, writer = os.pipe()
+    yield reader, writer
+    os.close(reader)
+    os.close(writer)
+
+
+class Workers:
+    """Workers as pyfuse3 runs them: one reads, the others wait for the lock; a new one starts when nobody waits."""
+
+    def __init__(self, runtime: PollRuntime, fd: int, most: int = 24) -> None:
+        self.runtime, self.fd, self.most = runtime, fd, most
+        self.lock = runtime.Lock()
+        self.waiting = self.count = 0
+        self.served: list[bytes] = []
+        self.gate = threading.Event()
+
+    async def main(self) -> None:
+        async with self.runtime.open_nursery() as nursery:
+            self.count = 1
+            nursery.start_soon(self.worker, name="worker")
+
+    async def worker(self) -> None:
+        while True:
+            self.waiting += 1
+            try:
+                async with self.lock:
+                    await self.runtime.wait_readable(self.fd)
+            except self.runtime.ClosedResourceError:
+                return
+            finally:
+                self.waiting -= 1
+            request = os.read(self.fd, 1)
+            if not self.waiting and self.count < self.most:
+                self.count += 1
+                self.runtime.start_soon(self.worker, name="worker")
+            await self.handle(request)
+
+    async def handle(self, request: bytes) -> None:
+        if request == b"s":
+            await self.runtime.in_thread(self.gate.wait, 10)
+        if request == b"e":
+            await self.runtime.in_thread(self.fail)
+        if request == b"q":
+            self.runtime.notify_closing(self.fd)
+        self.served.append(request)
+
+    @staticmethod
+    def fail() -> None:
+        raise KeyError("from a thread")
+
+
+def run(workers: Workers) -> None:
+    def main() -> Coroutine[Any, Any, None]:
+        return workers.main()
+
+    workers.runtime.run(main)
+
+
+def test_requests_are_served_in_order(pipe: tuple[int, int]) -> None:
+    workers = Workers(PollRuntime(), pipe[0])
+    os.write(pipe[1], b"abcq")
+    run(workers)
+    assert workers.served == [b"a", b"b", b"c", b"q"]
+
+
+def test_a_slow_operation_does_not_hold_up_the_others(pipe: tuple[int, int]) -> None:
+    workers = Workers(PollRuntime(), pipe[0])
+    os.write(pipe[1], b"sabsc")
+
+    def finish() -> None:
+        while len(workers.served) < 3:
+            workers.gate.wait(0.01)
+        workers.gate.set()
+        os.write(pipe[1], b"q")
+
+    other = threading.Thread(target=finish)
+    other.start()
+    run(workers)
+    other.join()
+    assert workers.served[:3] == [b"a", b"b", b"c"]
+    assert sorted(workers.served[3:]) == [b"q", b"s", b"s"]
+
+
+def test_no_more_workers_than_allowed(pipe: tuple[int, int]) -> None:
+    workers = Workers(PollRuntime(), pipe[0], most=3)
+    workers.gate.set()
+    os.write(pipe[1], b"s" * 20 + b"q")
+    run(workers)
+    assert workers.count <= 3
+    assert len(workers.served) == 21
+
+
+def test_what_a_thread_raises_reaches_its_caller_and_ends_the_run(pipe: tuple[int, int]) -> None:
+    workers = Workers(PollRuntime(), pipe[0])
+    os.write(pipe[1], b"e")
+    with pytest.raises(KeyError, match="from a thread"):
+        run(workers)
+
+
+def test_load_does_not_starve_a_finished_slow_operation(pipe: tuple[int, int]) -> None:
+    """Requests that keep coming must not keep the answer of a slow one back."""
+    workers = Workers(PollRuntime(), pipe[0])
+    workers.gate.set()
+    stop = threading.Event()
+
+    def load() -> None:
+        while not stop.is_set():
+            os.write(pipe[1], b"a" * 16)
+
+    def end() -> None:
+        while b"s" not in workers.served:
+            stop.wait(0.005)
+        stop.set()
+
+    os.write(pipe[1], b"s")
+    threads = [threading.Thread(target=load), threading.Thread(target=end)]
+    for thread in threads:
+        thread.start()
+
+    def finish() -> None:
+        stop.wait(30)
+        os.write(pipe[1], b"q")
+
+    threads.append(threading.Thread(target=finish))
+    threads[-1].start()
+    run(workers)
+    for thread in threads:
+        thread.join()
+    assert b"s" in workers.served
+
+
+def test_an_idle_runtime_wakes_for_a_thread(pipe: tuple[int, int]) -> None:
+    """With every worker in a thread nobody polls: the end of one must wake the scheduler."""
+    workers = Workers(PollRuntime(), pipe[0], most=1)
+    os.write(pipe[1], b"sq")
+    threading.Timer(0.05, workers.gate.set).start()
+    run(workers)
+    assert workers.served == [b"s", b"q"]
