@@ -1,6 +1,5 @@
 """Names on the wire and names that we derive. Pure functions of their arguments."""
 
-import hashlib
 import re
 
 DOMAIN = "sidemount.io"
@@ -37,7 +36,34 @@ FUSE_SUBTYPE = "sidemount"  # fstype in mountinfo is fuse.sidemount: how we know
 UNPRIVILEGED_UID = 65532
 
 LABEL_MAX = 63
+SUBDOMAIN_MAX = 253
+_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?\Z")
+_SUBDOMAIN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*\Z")
 _HASHED_TAIL = re.compile(r"-[0-9a-f]{10}\Z")
+
+
+def label_fault(name: str) -> str:
+    """Return why a text is no DNS label (RFC 1123), "" if it is one."""
+    if len(name) > LABEL_MAX:
+        return f"is longer than {LABEL_MAX} characters"
+    return "" if _LABEL.match(name) else "is not lower-case letters, digits and inner dashes"
+
+
+def subdomain_fault(name: str) -> str:
+    """Return why a text is no DNS subdomain, which names most objects; "" if it is one."""
+    if len(name) > SUBDOMAIN_MAX:
+        return f"is longer than {SUBDOMAIN_MAX} characters"
+    return "" if _SUBDOMAIN.match(name) else "is not lower-case letters, digits, inner dashes and dots"
+
+
+def volume_name_fault(name: str) -> str:
+    """Return why a volume may not have this name, "" if it may: a DNS label that none of our own names needs."""
+    fault = label_fault(name)
+    if fault:
+        return fault
+    if name == "keeper" or name == MOUNTS_VOLUME or name.startswith(RESERVED_PREFIX):
+        return "is reserved for Sidemount's own containers and volumes"
+    return ""
 
 
 def _bounded(prefix: str, name: str) -> str:
@@ -48,8 +74,14 @@ def _bounded(prefix: str, name: str) -> str:
     whole = prefix + name
     if len(whole) < LABEL_MAX or (len(whole) == LABEL_MAX and not _HASHED_TAIL.search(whole)):
         return whole
-    digest = hashlib.sha256(whole.encode()).hexdigest()[:10]
-    return f"{whole[: LABEL_MAX - 11]}-{digest}"
+    return f"{whole[: LABEL_MAX - 11]}-{_digest(whole)[:10]}"
+
+
+def _digest(text: str) -> str:
+    # Imported here: hashlib maps all of libcrypto, 4 MiB that every pod's keeper would pay and never use.
+    from hashlib import sha256
+
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def daemon_container(volume: str) -> str:
@@ -80,8 +112,7 @@ def view_name(volume: str, sub_path: str, read_only: bool) -> str:
     """
     if not sub_path and not read_only:
         return volume
-    digest = hashlib.sha256(f"{int(read_only)}:{sub_path}".encode("utf-8", "surrogatepass")).hexdigest()[:16]
-    return f"{volume}.{digest}"
+    return f"{volume}.{_digest(f'{int(read_only)}:{sub_path}')[:16]}"
 
 
 def mount_source(pod_uid: str, volume: str) -> str:
