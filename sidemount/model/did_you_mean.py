@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from sidemount.model.errors import shown
 
 _WORD_MAX = 64
-_KNOWN_MAX = 12
+_KNOWN_MAX = 20
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
