@@ -2,12 +2,28 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 
 from sidemount.model.options import OptionRule
 from sidemount.model.selector import LabelSelector
 from sidemount.model.volume_request import Delivery
 
 BUILT_IN_FILESYSTEMS = ("directory", "objects")
+
+
+class PullPolicy(Enum):
+    """When a node pulls the client's image."""
+
+    ALWAYS = "Always"
+    IF_NOT_PRESENT = "IfNotPresent"
+    NEVER = "Never"
+
+
+class ReadOnlyAbility(Enum):
+    """Who refuses writes to a read-only volume: the client as well, or the mount alone."""
+
+    ENFORCED = "enforced"
+    MOUNT = "mount"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +62,7 @@ class DriverClass:
 
     Exactly one of `filesystem` (built in) and `image`+`command` is set. `capabilities` are the Linux capabilities the daemon
     keeps (names without CAP_), on top of none. `uid` runs the daemon. `hung_after_s` is the silence that makes it hung.
+    `warnings` are what is allowed but not wise, for `sidemount classes`.
     """
 
     name: str
@@ -66,3 +83,4 @@ class DriverClass:
     cache_size: str = ""
     selinux_type: str = "container_file_t"
     resources: Resources = field(default_factory=Resources)
+    warnings: tuple[str, ...] = ()

@@ -2,7 +2,7 @@
 
 from enum import Enum
 
-_FAULTS_TOLD = 20
+_FAULTS_TOLD = 50
 _SHOWN_MAX = 80
 
 
@@ -152,7 +152,7 @@ class BadMessage(VolumeError):
 class Faults(InvalidRequest):
     """All the faults of one request, reported together. Never empty.
 
-    `faults` holds every one of them; the message spells out the first twenty.
+    `faults` holds every one of them; the message spells out the first fifty.
     """
 
     def __init__(self, faults: "tuple[VolumeError, ...]") -> None:

@@ -14,7 +14,7 @@ TextFault = Callable[[str], str]
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """One mapping at the place `where`. null counts as absent.
+    """One mapping, at `path` ("" or "spec.options") of the object that `where` names. null counts as absent.
 
     In a flat form (`is_flat`) every value is a text and a boolean is exactly "true" or "false"; elsewhere a boolean is a boolean.
     Every getter returns a default when the field is absent or at fault; a fault is added to `faults`.
@@ -24,11 +24,12 @@ class Fields:
     where: str
     faults: list[VolumeError]
     is_flat: bool = False
+    path: str = ""
 
     def fault(self, key: str, why: str, hint: str = "", *, reason: Reason = Reason.INVALID_REQUEST) -> None:
         """Add a fault of one field; `why` follows the field's name."""
         self.faults.append(
-            InvalidRequest(f"{self.where}, field {shown(key)}: {why}", hint=hint, reason=reason)
+            InvalidRequest(f"{self.where}, field {shown(self._path(key))}: {why}", hint=hint, reason=reason)
         )
 
     def has(self, key: str) -> bool:
@@ -129,6 +130,9 @@ class Fields:
 
     def child(self, key: str, known: Collection[str]) -> "Fields":
         """Return the fields of a nested mapping, its unknown keys reported."""
-        fields = Fields(self.mapping(key), f"{self.where}, field {shown(key)}", self.faults)
+        fields = Fields(self.mapping(key), self.where, self.faults, path=self._path(key))
         fields.only(known)
         return fields
+
+    def _path(self, key: str) -> str:
+        return f"{self.path}.{key}" if self.path else key

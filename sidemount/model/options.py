@@ -65,6 +65,18 @@ def is_option_name(name: str) -> bool:
     return _SAFE_NAME.match(name) is not None
 
 
+def option_text_fault(text: str) -> str:
+    """Return why a text can be no option's value, whatever the class says; "" if it can."""
+    if text.startswith("-"):
+        return "starts with a dash"
+    if not _TEXT.match(text):
+        return "holds a space, a control character or a character beyond ASCII"
+    for char in _NEVER:
+        if char in text:
+            return f"holds {char}, which no option value may"
+    return ""
+
+
 def check_options(
     rules: Mapping[str, OptionRule], given: Iterable[tuple[str, OptionValue]], where: str
 ) -> tuple[tuple[str, OptionValue], ...]:
@@ -209,13 +221,9 @@ def _string(rule: OptionRule, value: object) -> str:
         raise _invalid(value, "is not a text", "put it in quotes")
     if len(value) > rule.max_length:
         raise _invalid(value, f"is longer than {rule.max_length} characters")
-    if value.startswith("-"):
-        raise _invalid(value, "starts with a dash")
-    if not _TEXT.match(value):
-        raise _invalid(value, "holds a space, a control character or a character beyond ASCII")
-    for char in _NEVER:
-        if char in value:
-            raise _invalid(value, f"holds {char}, which no option value may")
+    why = option_text_fault(value)
+    if why:
+        raise _invalid(value, why)
     if rule.pattern and not _compiled(rule.pattern).fullmatch(value):
         raise _invalid(value, f"does not match the pattern {rule.pattern}")
     return value

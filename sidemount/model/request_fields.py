@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sidemount.model.errors import InvalidRequest, VolumeError, shown
+from sidemount.model.errors import VolumeError, shown
 from sidemount.model.fields import Fields
 from sidemount.model.mount_path import mount_path_fault
 from sidemount.model.mountspec import OptionValue
 from sidemount.model.names import label_fault, subdomain_fault, volume_name_fault
-from sidemount.model.quantity import parse_quantity
+from sidemount.model.resource_amounts import read_amounts, report_above
 from sidemount.model.source_uri import shown_source, source_fault
 from sidemount.model.sub_path import sub_path_fault, unprintable_fault
 from sidemount.model.volume_request import (
@@ -30,7 +30,6 @@ RESERVED_FIELDS = LIST_FIELDS | ADMIN_FIELDS  # no option of a class may be call
 
 HANDLE_MAX = 1024
 _ORIGINS = ("source", "claim", "existing")
-_RESOURCES = ("cpu", "memory", "ephemeral-storage")
 
 
 def request_from_list(
@@ -172,27 +171,6 @@ def _list_options(fields: Fields) -> list[tuple[str, OptionValue]]:
 
 def _resources(fields: Fields) -> ResourceRequest:
     resources = fields.child("resources", ("requests", "limits"))
-    requests, limits = _quantities(resources, "requests"), _quantities(resources, "limits")
-    for name in requests.keys() & limits.keys():
-        if parse_quantity(requests[name]) > parse_quantity(limits[name]):
-            resources.fault(
-                "requests", f"{name}: {shown(requests[name])} is above the limit {shown(limits[name])}"
-            )
+    requests, limits = read_amounts(resources, "requests"), read_amounts(resources, "limits")
+    report_above(resources, "requests", requests, "limits", limits)
     return ResourceRequest(requests=requests, limits=limits)
-
-
-def _quantities(resources: Fields, key: str) -> dict[str, str]:
-    amounts = resources.child(key, _RESOURCES)
-    valid: dict[str, str] = {}
-    for name in _RESOURCES:
-        value = amounts.raw.get(name)
-        if value is None:
-            continue
-        try:
-            if parse_quantity(value) < 0:
-                amounts.fault(name, f"{shown(value)} is negative")
-            else:
-                valid[name] = value if isinstance(value, str) else shown(value)
-        except InvalidRequest as error:
-            amounts.fault(name, error.message, error.hint)
-    return valid
