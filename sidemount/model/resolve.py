@@ -1,0 +1,168 @@
+"""resolve(): a volume request and what the cluster says of it → the class that serves it and the MountSpec."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from sidemount.model.class_choice import choose_class, serves, source_denied
+from sidemount.model.command_template import render_command
+from sidemount.model.driver_class import DriverClass
+from sidemount.model.errors import (
+    Faults,
+    InvalidRequest,
+    PolicyDenied,
+    Reason,
+    VolumeError,
+    raise_faults,
+    shown,
+)
+from sidemount.model.facts import Facts, NamespaceFacts, VolumeFacts
+from sidemount.model.mountspec import MountSpec, OptionValue
+from sidemount.model.option_rules import names_credential
+from sidemount.model.options import check_options, parse_mount_options, render_arguments
+from sidemount.model.persistent_volumes import volume_of_claim, volume_of_reference, with_attributes
+from sidemount.model.quantity import parse_quantity
+from sidemount.model.volume_request import Claim, Existing, SourceUri, Unsupplied, VolumeRequest
+
+_Options = tuple[tuple[str, OptionValue], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedVolume:
+    """A request that may be served. `request` is as the workload wrote it; `volume` its PersistentVolume, if it has one.
+
+    `secret` and `source` are those that hold, wherever they were given.
+    """
+
+    request: VolumeRequest
+    driver_class: DriverClass
+    spec: MountSpec
+    secret: str = ""
+    volume: VolumeFacts | None = None
+
+
+def resolve(
+    request: VolumeRequest, namespace: NamespaceFacts, facts: Facts, *, existing_enabled: bool = True
+) -> ResolvedVolume:
+    """Check a request against the allowlist. The same request gives the same MountSpec in whatever form it came.
+
+    Raises VolumeError: the one fault, or Faults with all of them. An unsupplied request must not be brought here.
+    """
+    completed, volume = _completed(request, namespace, facts, existing_enabled=existing_enabled)
+    if not isinstance(completed.origin, SourceUri):
+        raise InvalidRequest(f"{request.where}: nothing is supplied, so there is nothing to serve")
+    source = completed.origin.uri
+    driver_class = choose_class(completed, source, namespace, facts)
+    faults: list[VolumeError] = list(_policy_faults(completed, driver_class, source, namespace))
+    options: _Options = ()
+    is_read_only = completed.read_only
+    try:
+        is_read_only, given = _given_options(completed, driver_class, volume)
+        options = check_options(driver_class.options, given, request.where)
+    except VolumeError as error:
+        faults.extend(error.faults if isinstance(error, Faults) else (error,))
+    raise_faults(faults)
+    spec = _spec(replace(completed, read_only=is_read_only), driver_class, source, options)
+    return ResolvedVolume(
+        request=request, driver_class=driver_class, spec=spec, secret=completed.secret, volume=volume
+    )
+
+
+def _completed(
+    request: VolumeRequest, namespace: NamespaceFacts, facts: Facts, *, existing_enabled: bool
+) -> tuple[VolumeRequest, VolumeFacts | None]:
+    """Replace a claim or reference by the source that its PersistentVolume names."""
+    match request.origin:
+        case SourceUri() | Unsupplied():
+            return request, None
+        case Claim() as claim:
+            volume = volume_of_claim(request, claim, namespace.name, facts)
+        case Existing() as existing:
+            if not existing_enabled:
+                raise PolicyDenied(
+                    f"{request.where}: references to existing volumes are disabled here",
+                    reason=Reason.EXISTING_DISABLED,
+                    hint="ask the admin to enable them, or use a claim",
+                )
+            volume = volume_of_reference(request, existing, facts)
+    return with_attributes(request, volume), volume
+
+
+def _policy_faults(
+    request: VolumeRequest, driver_class: DriverClass, source: str, namespace: NamespaceFacts
+) -> Iterator[VolumeError]:
+    shown_class = f"driver class {shown(driver_class.name)}"
+    if not driver_class.namespaces.matches(namespace.labels):
+        yield PolicyDenied(
+            f"{request.where}: {shown_class} is not for namespace {shown(namespace.name)}",
+            reason=Reason.NAMESPACE_NOT_PERMITTED,
+            hint="ask the admin to label the namespace for it, or name another class",
+        )
+    if not serves(driver_class, source):
+        yield source_denied(request, driver_class, source)
+    if driver_class.credentials.required and not request.secret:
+        yield PolicyDenied(
+            f"{request.where}: {shown_class} needs credentials and no secret is named",
+            reason=Reason.CREDENTIALS_REQUIRED,
+            hint=f"name a Secret with {', '.join(driver_class.credentials.secret_keys)} in the field secret",
+        )
+    if request.secret and not driver_class.credentials.secret_keys:
+        yield InvalidRequest(
+            f"{request.where}, field secret: {shown_class} reads no credentials", hint="leave secret out"
+        )
+    yield from _resource_faults(request, driver_class)
+
+
+def _resource_faults(request: VolumeRequest, driver_class: DriverClass) -> Iterator[VolumeError]:
+    """A pod may ask up to the class's maxLimits, or its limits where it has none."""
+    bounds = {**driver_class.resources.limits, **driver_class.resources.max_limits}
+    asked = request.resources
+    for kind, amounts in (("requests", asked.requests), ("limits", asked.limits)):
+        for name, amount in amounts.items():
+            if name not in bounds:
+                why = f"driver class {shown(driver_class.name)} leaves no {name} to the pod"
+            elif parse_quantity(amount) > parse_quantity(bounds[name]):
+                why = f"{shown(amount)} is above {shown(bounds[name])} of driver class {shown(driver_class.name)}"
+            else:
+                continue
+            yield PolicyDenied(
+                f"{request.where}, field resources.{kind}.{name}: {why}", reason=Reason.RESOURCES_EXCEEDED
+            )
+
+
+def _given_options(
+    request: VolumeRequest, driver_class: DriverClass, volume: VolumeFacts | None
+) -> tuple[bool, _Options]:
+    """Return whether it is read-only, and the options of PersistentVolume and request together, still to be checked."""
+    secret_keys = driver_class.credentials.secret_keys
+    for name, _ in request.options:
+        if name not in driver_class.options and names_credential(name, secret_keys):
+            raise InvalidRequest(
+                f"{request.where}: {shown(name)} is a credential, which never passes through options",
+                reason=Reason.INVALID_OPTION,
+                hint="put it into a Secret and name that in the field secret",
+            )
+    if volume is None or not volume.mount_options:
+        return request.read_only, request.options
+    # `ro` is every mount's own flag and no option of a class.
+    entries = [entry for entry in volume.mount_options if entry != "ro" or "ro" in driver_class.options]
+    where = f"{request.where}: mountOptions of PersistentVolume {shown(volume.name)}"
+    mounted = parse_mount_options(entries, driver_class.options, where)
+    return request.read_only or "ro" in volume.mount_options, (*mounted, *request.options)
+
+
+def _spec(request: VolumeRequest, driver_class: DriverClass, source: str, options: _Options) -> MountSpec:
+    arguments = render_arguments(driver_class.options, options)
+    return MountSpec(
+        volume=request.name,
+        driver_class=driver_class.name,
+        source=source,
+        filesystem=driver_class.filesystem,
+        command=render_command(driver_class.command, source=source, options=arguments),
+        sub_path=request.sub_path,
+        read_only=request.read_only,
+        options=options,
+        descriptor=driver_class.abilities.descriptor,
+        takeover=driver_class.abilities.takeover,
+        uid=driver_class.uid,
+        hung_after_s=driver_class.hung_after_s,
+    )
