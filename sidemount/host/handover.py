@@ -1,0 +1,227 @@
+"""What keeper and daemon say to each other, as values: the bodies of the frames.
+
+Bodies are JSON objects with exactly the fields of their version: a keeper and a daemon of different releases may meet
+during an upgrade, so a field is added or taken away only with a new `wire.VERSION`.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from sidemount.host.wire import Kind
+from sidemount.model.errors import BadMessage, shown
+from sidemount.model.mountspec import MountSpec, decode_spec, encode_spec
+
+_COUNTER_MAX = (1 << 63) - 1
+_TEXT_MAX = 4096
+_INIT_MAX = 4096
+
+
+class Refusal(Enum):
+    """Why a keeper does not take a daemon."""
+
+    BUSY = "busy"  # another one serves, or the connection is not there yet: ask again
+    STALE = "stale"  # the descriptor handed back belongs to no mount of this keeper
+    STOPPING = "stopping"  # the pod is ending
+    IDENTITY = "identity"  # not the user that serves this volume
+    PROTOCOL = "protocol"  # not understood
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """A daemon introduces itself. With `hands_back` the frame carries the descriptor it is serving.
+
+    `takeover`: it can continue a connection that another daemon has served. `generation` and `init` are what its keeper gave it.
+    """
+
+    takeover: bool
+    hands_back: bool = False
+    generation: int = 0
+    init: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serve:
+    """The keeper's order; the frame carries the descriptor.
+
+    `continued`: an earlier daemon has served this connection. `init` is empty if it still lies in the queue.
+    """
+
+    spec: MountSpec
+    generation: int
+    continued: bool
+    init: bytes
+    heartbeat_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """INIT is answered; the volume can be shown."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """The daemon lives. `handled` only grows; both are 0 if the client cannot count."""
+
+    handled: int = 0
+    in_progress: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopping:
+    """The daemon was told to end and goes on serving until the keeper lets it go."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """Nobody needs the volume from this daemon any more: flush, and end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bye:
+    """The daemon ends. `clean`: everything it held has reached the store."""
+
+    clean: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """The keeper does not take the daemon."""
+
+    reason: Refusal
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adopted:
+    """The keeper has taken the descriptor back."""
+
+    generation: int
+
+
+FromDaemon = Hello | Ready | Heartbeat | Stopping | Bye
+FromKeeper = Serve | Stop | Refused | Adopted
+Message = FromDaemon | FromKeeper
+
+
+def encode(message: Message) -> tuple[Kind, bytes]:
+    """Return kind and body of the message's frame."""
+    kind, table = _KIND[type(message)]
+    fields = {name: field.render(getattr(message, name)) for name, field in table.items()}
+    return kind, json.dumps(fields, separators=(",", ":")).encode("ascii")
+
+
+def decode(kind: Kind, body: bytes) -> Message:
+    """Parse a body. Raises BadMessage."""
+    found = _TYPE.get(kind)
+    if found is None:
+        raise BadMessage(f"{kind.name}: not a message between keeper and daemon")
+    make, table = found
+    raw = _object(kind, body)
+    wrong = sorted(set(raw) ^ set(table))
+    if wrong:
+        raise BadMessage(
+            f"{kind.name}: field {shown(wrong[0])} is {'unknown' if wrong[0] in raw else 'missing'}"
+        )
+    message: Message = make(
+        **{name: field.parse(raw[name], f"{kind.name}.{name}") for name, field in table.items()}
+    )
+    return message
+
+
+def carries_descriptor(message: Message) -> bool:
+    """Tell whether the message's frame must have a descriptor beside it; no other may."""
+    return isinstance(message, Serve) or (isinstance(message, Hello) and message.hands_back)
+
+
+def _object(kind: Kind, body: bytes) -> dict[str, Any]:
+    try:
+        raw = json.loads(body.decode("ascii"))
+    except (ValueError, RecursionError) as error:
+        raise BadMessage(f"{kind.name}: the body is not JSON") from error
+    if type(raw) is not dict:
+        raise BadMessage(f"{kind.name}: the body is {shown(raw)}, not an object")
+    return raw
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    parse: Callable[[Any, str], Any]
+    render: Callable[[Any], Any] = lambda value: value
+
+
+def _flag(raw: Any, where: str) -> bool:
+    if type(raw) is not bool:
+        raise BadMessage(f"{where}: must be true or false, not {shown(raw)}")
+    return raw
+
+
+def _count(raw: Any, where: str) -> int:
+    if type(raw) is not int or not 0 <= raw <= _COUNTER_MAX:
+        raise BadMessage(f"{where}: must be a whole number that is not negative, not {shown(raw)}")
+    return raw
+
+
+def _text(raw: Any, where: str) -> str:
+    if type(raw) is not str or len(raw) > _TEXT_MAX:
+        raise BadMessage(f"{where}: must be a text of at most {_TEXT_MAX} characters")
+    return raw
+
+
+def _octets(raw: Any, where: str) -> bytes:
+    try:
+        octets = bytes.fromhex(raw)
+    except (TypeError, ValueError):
+        raise BadMessage(f"{where}: must be hexadecimal") from None
+    if len(octets) > _INIT_MAX:
+        raise BadMessage(f"{where}: longer than {_INIT_MAX} bytes")
+    return octets
+
+
+def _spec(raw: Any, where: str) -> MountSpec:
+    if type(raw) is not str:
+        raise BadMessage(f"{where}: must be a mount spec, not {shown(raw)}")
+    return decode_spec(raw)
+
+
+def _refusal(raw: Any, where: str) -> Refusal:
+    try:
+        return Refusal(raw)
+    except ValueError:
+        raise BadMessage(f"{where}: {shown(raw)} is no reason we know") from None
+
+
+_FLAG = _Field(_flag)
+_COUNT = _Field(_count)
+_OCTETS = _Field(_octets, bytes.hex)
+_Table = Mapping[str, _Field]
+_KIND: Mapping[type[Any], tuple[Kind, _Table]] = {
+    Hello: (Kind.HELLO, {"takeover": _FLAG, "hands_back": _FLAG, "generation": _COUNT, "init": _OCTETS}),
+    Serve: (
+        Kind.SERVE,
+        {
+            "spec": _Field(_spec, encode_spec),
+            "generation": _COUNT,
+            "continued": _FLAG,
+            "init": _OCTETS,
+            "heartbeat_ms": _COUNT,
+        },
+    ),
+    Ready: (Kind.READY, {"generation": _COUNT}),
+    Heartbeat: (Kind.HEARTBEAT, {"handled": _COUNT, "in_progress": _COUNT}),
+    Stopping: (Kind.STOPPING, {}),
+    Stop: (Kind.STOP, {}),
+    Bye: (Kind.BYE, {"clean": _FLAG}),
+    Refused: (
+        Kind.REFUSED,
+        {"reason": _Field(_refusal, lambda refusal: refusal.value), "detail": _Field(_text)},
+    ),
+    Adopted: (Kind.ADOPTED, {"generation": _COUNT}),
+}
+_TYPE: Mapping[Kind, tuple[type[Any], _Table]] = {
+    kind: (make, table) for make, (kind, table) in _KIND.items()
+}

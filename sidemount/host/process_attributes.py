@@ -1,0 +1,40 @@
+"""What a process tells the kernel about itself: who may look into it, what dies with it.
+
+Source: prctl(2).
+"""
+
+import ctypes
+import signal
+
+from sidemount.host import syscalls
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
+_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_NO_NEW_PRIVS = 38
+
+
+def forbid_inspection() -> None:
+    """Keep other processes of the same user out of our memory and descriptors: no ptrace, /proc/pid/mem, pidfd_getfd."""
+    _prctl("PR_SET_DUMPABLE", _PR_SET_DUMPABLE, 0)
+
+
+def forbid_new_privileges() -> None:
+    """Give up for good, children included, whatever a set-user-id program would grant."""
+    _prctl("PR_SET_NO_NEW_PRIVS", _PR_SET_NO_NEW_PRIVS, 1)
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill us when the thread that forked us ends."""
+    _prctl("PR_SET_PDEATHSIG", _PR_SET_PDEATHSIG, int(signal.SIGKILL))
+
+
+def adopt_orphans() -> None:
+    """Become the parent of our descendants' orphans, so that they can be reaped."""
+    _prctl("PR_SET_CHILD_SUBREAPER", _PR_SET_CHILD_SUBREAPER, 1)
+
+
+def _prctl(name: str, option: int, value: int) -> None:
+    zero = ctypes.c_ulong(0)
+    if syscalls.LIBC.prctl(ctypes.c_int(option), ctypes.c_ulong(value), zero, zero, zero) != 0:
+        raise syscalls.failure("prctl", name, ctypes.get_errno())
