@@ -4,9 +4,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from sidemount.model.command_template import ARGUMENTS_MAX, argument_fault, placeholders_of
+from sidemount.model.class_client import check_placeholders, image_warnings, parse_client
 from sidemount.model.driver_class import (
-    BUILT_IN_FILESYSTEMS,
     Abilities,
     Credentials,
     DriverClass,
@@ -60,7 +59,6 @@ _SPEC_FIELDS = (
     "seLinuxType",
     "resources",
 )
-_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,511}\Z")
 _SECRET_KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,252}\Z")
 _SELINUX_TYPE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}\Z")
 _HUNG_AFTER = OptionRule(type=OptionType.DURATION, minimum=1, maximum=24 * 3600)
@@ -75,7 +73,7 @@ def parse_driver_class(manifest: Any) -> DriverClass:
     name = top.mapping("metadata").get("name")
     if not isinstance(name, str) or subdomain_fault(name):
         top.fault("metadata.name", f"{shown(name)} is no object name")
-        name = ""
+        name = str(name) if isinstance(name, str) else ""
     top = Fields(manifest, f"{KIND} {shown(name)}", faults)
     top.only(("apiVersion", "kind", "metadata", "spec", "status"))
     for key, expected in (("apiVersion", API_VERSION), ("kind", KIND)):
@@ -91,14 +89,20 @@ def parse_driver_class(manifest: Any) -> DriverClass:
 
 
 def _driver_class(name: str, spec: Fields) -> DriverClass:
-    filesystem, image, command = _client(spec)
+    client = parse_client(spec)
+    filesystem = client.filesystem
     credentials = _credentials(spec)
     options = parse_option_rules(spec, credentials.secret_keys, is_external=not filesystem)
     abilities = _abilities(spec, is_built_in=bool(filesystem))
     uid = spec.integer("uid", 0, UID_MAX, default=0 if filesystem == "directory" else UNPRIVILEGED_UID)
     cache_size = _cache_size(spec)
-    if command:
-        _check_placeholders(spec, command, credentials, options, cache_size)
+    check_placeholders(
+        spec,
+        client.command,
+        has_options=bool(options),
+        has_secrets=bool(credentials.secret_keys),
+        has_cache=bool(cache_size),
+    )
     pull_policy = spec.choice("imagePullPolicy", PullPolicy)
     deliveries = _deliveries(spec)
     return DriverClass(
@@ -107,10 +111,10 @@ def _driver_class(name: str, spec: Fields) -> DriverClass:
         sources=_sources(spec, filesystem, is_off=not deliveries),
         namespaces=_namespaces(spec),
         filesystem=filesystem,
-        image=image,
+        image=client.image,
         image_pull_policy=pull_policy.value if pull_policy is not None else "",
         image_pull_secrets=spec.texts("imagePullSecrets", subdomain_fault) or (),
-        command=command,
+        command=client.command,
         options=options,
         credentials=credentials,
         abilities=abilities,
@@ -120,74 +124,8 @@ def _driver_class(name: str, spec: Fields) -> DriverClass:
         cache_size=cache_size,
         selinux_type=spec.text("seLinuxType", _selinux_fault, default="container_file_t"),
         resources=_resources(spec),
-        warnings=_image_warnings(image),
+        warnings=image_warnings(client.image),
     )
-
-
-def _client(spec: Fields) -> tuple[str, str, tuple[str, ...]]:
-    """Return filesystem, image and command: the first, or the other two."""
-    filesystem = spec.text("filesystem", _filesystem_fault)
-    image = spec.text("image", _image_fault)
-    command = _command(spec)
-    if spec.has("filesystem"):
-        for key in ("image", "command"):
-            if spec.has(key):
-                spec.fault(key, "excludes filesystem", "keep filesystem, or image and command")
-    elif not spec.has("image") and not spec.has("command"):
-        known = " or ".join(BUILT_IN_FILESYSTEMS)
-        spec.fault("filesystem", "is missing", f"write {known}, or give image and command of another client")
-    else:
-        for key, other in (("image", "command"), ("command", "image")):
-            if not spec.has(key):
-                spec.fault(key, f"is missing; {other} needs it")
-    return filesystem, image, command
-
-
-def _command(spec: Fields) -> tuple[str, ...]:
-    raw = spec.raw.get("command")
-    if raw is None:
-        return ()
-    if not isinstance(raw, list) or not raw or len(raw) > ARGUMENTS_MAX:
-        spec.fault("command", f"must be a list of 1 to {ARGUMENTS_MAX} texts, not {shown(raw)}")
-        return ()
-    before = len(spec.faults)
-    for i, argument in enumerate(raw):
-        why = argument_fault(argument) if isinstance(argument, str) else "is not a text; put it in quotes"
-        if why:
-            spec.fault(f"command[{i}]", f"{shown(argument)} {why}")
-    if len(spec.faults) > before:
-        return ()
-    if not raw[0] or placeholders_of(raw[:1]):
-        spec.fault(
-            "command[0]", f"{shown(raw[0])} is no program", "name the program itself, without a placeholder"
-        )
-    return tuple(raw)
-
-
-def _check_placeholders(
-    spec: Fields,
-    command: tuple[str, ...],
-    credentials: Credentials,
-    options: Mapping[str, OptionRule],
-    cache_size: str,
-) -> None:
-    """A placeholder without what it stands for, or the other way round, is a mistake that would show at mount time only."""
-    used = placeholders_of(command)
-    if "mountpoint" not in used:
-        spec.fault("command", "has no ${mountpoint}", "say where the client takes its mount point")
-    for name, key, is_given in (
-        ("options", "options", bool(options)),
-        ("secrets", "credentials.secretKeys", bool(credentials.secret_keys)),
-        ("cache", "cacheSize", bool(cache_size)),
-    ):
-        if name in used and not is_given and name != "options":
-            spec.fault("command", f"has ${{{name}}}, but {key} is not given")
-        if name == "options" and is_given and name not in used:
-            spec.fault(
-                "command", "has no ${options}, so the options would be lost", 'add "${options}" as an element'
-            )
-    if command.count("${options}") > 1:
-        spec.fault("command", "has ${options} twice")
 
 
 def _deliveries(spec: Fields) -> tuple[Delivery, ...]:
@@ -322,26 +260,9 @@ def _resources(spec: Fields) -> Resources:
     return Resources(requests=requests, limits=limits, max_limits=most)
 
 
-def _filesystem_fault(text: str) -> str:
-    return (
-        "" if text in BUILT_IN_FILESYSTEMS else f"is not built in; known: {', '.join(BUILT_IN_FILESYSTEMS)}"
-    )
-
-
-def _image_fault(text: str) -> str:
-    return "" if _IMAGE.match(text) else "is no image reference"
-
-
 def _secret_key_fault(text: str) -> str:
     return "" if _SECRET_KEY.match(text) else "is no key of a Secret"
 
 
 def _selinux_fault(text: str) -> str:
     return "" if _SELINUX_TYPE.match(text) else "is no SELinux type"
-
-
-def _image_warnings(image: str) -> tuple[str, ...]:
-    tag = image.rpartition("/")[2].partition(":")[2]
-    if not image or "@sha256:" in image or tag not in ("", "latest"):
-        return ()
-    return (f"image {shown(image)} names no fixed version; name it by digest, or at least by tag",)

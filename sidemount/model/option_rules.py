@@ -81,13 +81,14 @@ def _rule(fields: Fields, *, is_external: bool) -> OptionRule | None:
     for key in fields.raw:
         if key in _ALL_KEYS and key not in (*_ALWAYS, *_KEYS[kind]):
             fields.fault(key, f"is not for an option of type {kind.value}")
+    max_length = fields.integer("maxLength", 1, TEXT_MAX, default=256)
     rule = OptionRule(
         type=kind,
         minimum=_bound(fields, "min", kind),
         maximum=_bound(fields, "max", kind),
         values=_values(fields) if kind is OptionType.ENUM else (),
-        pattern=_pattern(fields),
-        max_length=fields.integer("maxLength", 1, TEXT_MAX, default=256),
+        pattern=_pattern(fields, max_length),
+        max_length=max_length,
         argument=_argument(fields, kind, is_external=is_external),
     )
     if rule.minimum is not None and rule.maximum is not None and rule.minimum > rule.maximum:
@@ -115,11 +116,11 @@ def _values(fields: Fields) -> tuple[str, ...]:
     return values or ()
 
 
-def _pattern(fields: Fields) -> str:
+def _pattern(fields: Fields, max_length: int) -> str:
     pattern = fields.text("pattern", lambda _text: "")
     try:
         if pattern:
-            compile_pattern(pattern)
+            compile_pattern(pattern, max_length)
     except InvalidRequest as error:
         fields.fault("pattern", error.message, error.hint)
     return pattern

@@ -224,14 +224,14 @@ def _string(rule: OptionRule, value: object) -> str:
     why = option_text_fault(value)
     if why:
         raise _invalid(value, why)
-    if rule.pattern and not _compiled(rule.pattern).fullmatch(value):
+    if rule.pattern and not _compiled(rule.pattern, rule.max_length).fullmatch(value):
         raise _invalid(value, f"does not match the pattern {rule.pattern}")
     return value
 
 
 @lru_cache(maxsize=1024)
-def _compiled(pattern: str) -> re.Pattern[str]:
-    return compile_pattern(pattern)
+def _compiled(pattern: str, max_length: int) -> re.Pattern[str]:
+    return compile_pattern(pattern, max_length)
 
 
 def _invalid(value: object, why: str, hint: str = "") -> InvalidRequest:

@@ -113,13 +113,16 @@ def with_attributes(request: VolumeRequest, volume: VolumeFacts) -> VolumeReques
         )
     given = _attributes(request, volume, where)
     read_only_mode = bool(volume.access_modes) and volume.access_modes <= _READ_ONLY_MODES
+    mounted_read_only = "ro" in volume.mount_options
     return replace(
         request,
         origin=given.origin,
         driver_class=_agreed(request, where, "class", given.driver_class, request.driver_class),
         secret=_agreed(request, where, "secret", given.secret, request.secret),
         sub_path=join_sub_paths(given.sub_path, request.sub_path),
-        read_only=request.read_only or given.read_only or volume.read_only or read_only_mode,
+        read_only=any(
+            (request.read_only, given.read_only, volume.read_only, read_only_mode, mounted_read_only)
+        ),
         delivery=request.delivery or given.delivery,
         options=_joined_options(given.options, request.options),
     )

@@ -28,15 +28,15 @@ _Options = tuple[tuple[str, OptionValue], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedVolume:
-    """A request that may be served. `request` is as the workload wrote it; `volume` its PersistentVolume, if it has one.
+    """A request that may be served.
 
-    `secret` and `source` are those that hold, wherever they were given.
+    `request` keeps its own origin; class, secret, sub-path, read-only and delivery are those that hold, whether the workload
+    or its PersistentVolume gave them. `volume` is that PersistentVolume, None if the request names a source.
     """
 
     request: VolumeRequest
     driver_class: DriverClass
     spec: MountSpec
-    secret: str = ""
     volume: VolumeFacts | None = None
 
 
@@ -54,17 +54,16 @@ def resolve(
     driver_class = choose_class(completed, source, namespace, facts)
     faults: list[VolumeError] = list(_policy_faults(completed, driver_class, source, namespace))
     options: _Options = ()
-    is_read_only = completed.read_only
     try:
-        is_read_only, given = _given_options(completed, driver_class, volume)
-        options = check_options(driver_class.options, given, request.where)
+        options = check_options(
+            driver_class.options, _given_options(completed, driver_class, volume), request.where
+        )
     except VolumeError as error:
         faults.extend(error.faults if isinstance(error, Faults) else (error,))
     raise_faults(faults)
-    spec = _spec(replace(completed, read_only=is_read_only), driver_class, source, options)
-    return ResolvedVolume(
-        request=request, driver_class=driver_class, spec=spec, secret=completed.secret, volume=volume
-    )
+    spec = _spec(completed, driver_class, source, options)
+    held = replace(completed, origin=request.origin, driver_class=driver_class.name)
+    return ResolvedVolume(request=held, driver_class=driver_class, spec=spec, volume=volume)
 
 
 def _completed(
@@ -109,6 +108,13 @@ def _policy_faults(
         yield InvalidRequest(
             f"{request.where}, field secret: {shown_class} reads no credentials", hint="leave secret out"
         )
+    for name, _ in request.options:
+        if _is_credential(name, driver_class):
+            yield InvalidRequest(
+                f"{request.where}: {shown(name)} is a credential, which never passes through options",
+                reason=Reason.INVALID_OPTION,
+                hint="put it into a Secret and name that in the field secret",
+            )
     yield from _resource_faults(request, driver_class)
 
 
@@ -129,25 +135,21 @@ def _resource_faults(request: VolumeRequest, driver_class: DriverClass) -> Itera
             )
 
 
-def _given_options(
-    request: VolumeRequest, driver_class: DriverClass, volume: VolumeFacts | None
-) -> tuple[bool, _Options]:
-    """Return whether it is read-only, and the options of PersistentVolume and request together, still to be checked."""
-    secret_keys = driver_class.credentials.secret_keys
-    for name, _ in request.options:
-        if name not in driver_class.options and names_credential(name, secret_keys):
-            raise InvalidRequest(
-                f"{request.where}: {shown(name)} is a credential, which never passes through options",
-                reason=Reason.INVALID_OPTION,
-                hint="put it into a Secret and name that in the field secret",
-            )
+def _given_options(request: VolumeRequest, driver_class: DriverClass, volume: VolumeFacts | None) -> _Options:
+    """Return the options of PersistentVolume and request together, still to be checked. `_policy_faults` told of credentials."""
+    given = tuple(option for option in request.options if not _is_credential(option[0], driver_class))
     if volume is None or not volume.mount_options:
-        return request.read_only, request.options
-    # `ro` is every mount's own flag and no option of a class.
+        return given
+    # `ro` is every mount's own flag (with_attributes has seen it) and need be no option of the class.
     entries = [entry for entry in volume.mount_options if entry != "ro" or "ro" in driver_class.options]
     where = f"{request.where}: mountOptions of PersistentVolume {shown(volume.name)}"
-    mounted = parse_mount_options(entries, driver_class.options, where)
-    return request.read_only or "ro" in volume.mount_options, (*mounted, *request.options)
+    return (*parse_mount_options(entries, driver_class.options, where), *given)
+
+
+def _is_credential(option: str, driver_class: DriverClass) -> bool:
+    return option not in driver_class.options and names_credential(
+        option, driver_class.credentials.secret_keys
+    )
 
 
 def _spec(request: VolumeRequest, driver_class: DriverClass, source: str, options: _Options) -> MountSpec:

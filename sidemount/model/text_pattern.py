@@ -1,88 +1,120 @@
 """The regular expressions that a class may give for its texts: bounded, and unable to run for long.
 
-Python's matcher backtracks, so a nested repetition such as `(a+)+` takes exponential time on a hostile text. Patterns are
-the admin's, texts are anybody's: a pattern with a repetition inside a repeated group, a back-reference or a look-around
-is refused when the class is read, and so are more unbounded repetitions than a bounded text can be tried against quickly.
+Python's matcher backtracks, so `(a+)+` takes exponential time on a hostile text. Patterns are the admin's, texts are anybody's:
+a pattern is refused when the class is read if the number of ways in which it could be tried against its longest text is
+too large, or cannot be told (back-references, look-arounds, flags).
 """
 
 import re
+from dataclasses import dataclass
 
 from sidemount.model.errors import InvalidRequest, shown
 
 PATTERN_MAX = 512
-_REPETITIONS_MAX = 3
-_REPEAT = re.compile(r"[*+?]|\{[0-9]+(?P<range>,[0-9]*)?\}|\{,[0-9]+\}")
+WAYS_MAX = 2**27  # three open-ended repetitions over 256 characters: a fraction of a second at the worst
+
+_DEPTH_MAX = 16
+_ENDLESS = WAYS_MAX + 1
+_REPEAT = re.compile(r"(?:[*+?]|\{(?P<low>[0-9]*)(?P<comma>,)?(?P<high>[0-9]*)\})[?+]?")
+_GROUP = re.compile(r"\((?!\?)|\(\?:|\(\?P<[A-Za-z_][A-Za-z0-9_]*>")
 
 
-def compile_pattern(pattern: str) -> re.Pattern[str]:
-    """Compile for fullmatch, ASCII classes only. Raises InvalidRequest saying what is wrong with it."""
+def compile_pattern(pattern: str, max_length: int) -> re.Pattern[str]:
+    """Compile for fullmatch against texts of at most `max_length`; classes are ASCII. Raises InvalidRequest."""
     if len(pattern) > PATTERN_MAX:
         raise InvalidRequest(f"pattern of {len(pattern)} characters is longer than {PATTERN_MAX}")
     try:
         compiled = re.compile(pattern, re.ASCII)
     except (re.error, OverflowError, RecursionError) as error:
         raise InvalidRequest(f"pattern {shown(pattern)} is not a regular expression: {error}") from error
-    why = _danger(pattern)
-    if why:
+    if _Scan(pattern, max_length).alternatives(0) > WAYS_MAX:
         raise InvalidRequest(
-            f"pattern {shown(pattern)} {why}", hint="write it without nested or many open-ended repetitions"
+            f"pattern {shown(pattern)} could be tried in too many ways against {max_length} characters",
+            hint="repeat single characters rather than groups, use fewer * and +, or lower maxLength",
         )
     return compiled
 
 
-def _danger(pattern: str) -> str:
-    """Scan a pattern that compiles; return why it could take long on some text, "" if it cannot."""
-    open_ended = 0
-    groups = [False]  # for each open group: does it hold a repetition
-    i = 0
-    closed = False  # whether the atom before i is a group that holds a repetition
-    while i < len(pattern):
-        char = pattern[i]
-        repeat = _REPEAT.match(pattern, i)
-        if repeat is not None:
-            if closed and repeat[0] != "?":
-                return "repeats a group that itself holds a repetition"
-            open_ended += repeat[0] in ("*", "+") or repeat[0].endswith(",}")
-            groups[-1] = True
-            i, closed = repeat.end(), False
-            continue
-        closed = False
+@dataclass(slots=True)
+class _Scan:
+    """Counts the ways of a pattern that compiles, by recursive descent; capped at `_ENDLESS`."""
+
+    pattern: str
+    max_length: int
+    at: int = 0
+
+    def alternatives(self, depth: int) -> int:
+        ways = self._sequence(depth)
+        while self.pattern.startswith("|", self.at):
+            self.at += 1
+            ways += self._sequence(depth)
+        return min(ways, _ENDLESS)
+
+    def _sequence(self, depth: int) -> int:
+        ways = 1
+        while self.at < len(self.pattern) and self.pattern[self.at] not in "|)":
+            ways = min(ways * self._repeated(self._atom(depth)), _ENDLESS)
+        return ways
+
+    def _atom(self, depth: int) -> int:
+        char = self.pattern[self.at]
         if char == "(":
-            opening, why = _group_opening(pattern, i)
-            if why:
-                return why
-            groups.append(False)
-            i += opening
-            continue
-        if char == ")":
-            closed = groups.pop()
-            groups[-1] = groups[-1] or closed
-        elif char == "\\" and pattern[i + 1 : i + 2] in tuple("123456789"):
-            return "holds a back-reference"
-        i = _after_atom(pattern, i)
-    return "holds too many open-ended repetitions" if open_ended > _REPETITIONS_MAX else ""
+            return self._group(depth)
+        if char == "[":
+            self._skip_class()
+        elif char == "\\":
+            if self.pattern[self.at + 1] in "123456789":
+                raise InvalidRequest(f"pattern {shown(self.pattern)} has a back-reference")
+            self.at += 2
+        else:
+            self.at += 1
+        return 1
 
+    def _group(self, depth: int) -> int:
+        opening = _GROUP.match(self.pattern, self.at)
+        if opening is None:
+            raise InvalidRequest(
+                f"pattern {shown(self.pattern)} has a look-around, flags or another special group"
+            )
+        if depth >= _DEPTH_MAX:
+            raise InvalidRequest(
+                f"pattern {shown(self.pattern)} has groups nested more than {_DEPTH_MAX} deep"
+            )
+        self.at = opening.end()
+        ways = self.alternatives(depth + 1)
+        self.at += 1  # the closing parenthesis
+        return ways
 
-def _group_opening(pattern: str, i: int) -> tuple[int, str]:
-    """Return the length of a group's opening, and why that kind of group is refused."""
-    if not pattern.startswith("(?", i):
-        return 1, ""
-    if pattern.startswith("(?:", i):
-        return 3, ""
-    named = re.compile(r"\(\?P<[A-Za-z_]\w*>").match(pattern, i)
-    if named:
-        return len(named[0]), ""
-    return 0, "holds a look-around, flag or back-reference group"
+    def _skip_class(self) -> None:
+        self.at += 2 if self.pattern.startswith("[^", self.at) else 1
+        if self.pattern.startswith("]", self.at):
+            self.at += 1  # a leading ] is a member
+        while self.pattern[self.at] != "]":
+            self.at += 2 if self.pattern[self.at] == "\\" else 1
+        self.at += 1
 
+    def _repeated(self, ways: int) -> int:
+        repeat = _REPEAT.match(self.pattern, self.at)
+        if repeat is None or repeat[0] == "{}":
+            return ways
+        self.at = repeat.end()
+        low, high = self._bounds(repeat)
+        if high is None or high > self.max_length:
+            # Only what matches in one way can be repeated without end and still be tried in few.
+            return self.max_length + 1 if ways == 1 else _ENDLESS
+        if ways == 1:
+            return high - low + 1
+        return min(sum(ways**times for times in range(low, high + 1)), _ENDLESS) if high <= 64 else _ENDLESS
 
-def _after_atom(pattern: str, i: int) -> int:
-    """Return where the atom at i ends: an escape, a character class, or one character."""
-    if pattern[i] == "\\":
-        return i + 2
-    if pattern[i] != "[":
-        return i + 1
-    i += 2 if pattern.startswith("[^", i) else 1
-    i += pattern.startswith("]", i)  # a leading ] is a member
-    while pattern[i] != "]":
-        i += 2 if pattern[i] == "\\" else 1
-    return i + 1
+    def _bounds(self, repeat: re.Match[str]) -> tuple[int, int | None]:
+        match repeat[0][0]:
+            case "*":
+                return 0, None
+            case "+":
+                return 1, None
+            case "?":
+                return 0, 1
+        low = int(repeat["low"] or 0)
+        if repeat["comma"] is None:
+            return low, low
+        return low, int(repeat["high"]) if repeat["high"] else None
