@@ -73,7 +73,7 @@ def parse_driver_class(manifest: Any) -> DriverClass:
     name = top.mapping("metadata").get("name")
     if not isinstance(name, str) or subdomain_fault(name):
         top.fault("metadata.name", f"{shown(name)} is no object name")
-        name = str(name) if isinstance(name, str) else ""
+        name = name if isinstance(name, str) else ""
     top = Fields(manifest, f"{KIND} {shown(name)}", faults)
     top.only(("apiVersion", "kind", "metadata", "spec", "status"))
     for key, expected in (("apiVersion", API_VERSION), ("kind", KIND)):

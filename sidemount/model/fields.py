@@ -9,6 +9,9 @@ from sidemount.model.did_you_mean import suggestion
 from sidemount.model.errors import InvalidRequest, Reason, VolumeError, shown
 
 _EnumT = TypeVar("_EnumT", bound=Enum)
+# Finding the nearest word takes time, and how many unknown words there are is up to anybody.
+UNKNOWN_TOLD = 8
+
 TextFault = Callable[[str], str]
 
 
@@ -37,10 +40,14 @@ class Fields:
         return self.raw.get(key) not in (None, "")
 
     def only(self, known: Collection[str]) -> None:
-        """Add a fault for every key that is not known."""
-        for key in self.raw:
-            if key not in known:
-                self.fault(key, "is unknown", suggestion(key, known))
+        """Add a fault for every key that is not known; past a few, one for all the rest."""
+        unknown = [key for key in self.raw if key not in known]
+        for key in unknown[:UNKNOWN_TOLD]:
+            self.fault(str(key), "is unknown", suggestion(str(key), known))
+        if len(unknown) > UNKNOWN_TOLD:
+            self.fault(
+                str(unknown[UNKNOWN_TOLD]), f"is unknown, and {len(unknown) - UNKNOWN_TOLD - 1} more fields"
+            )
 
     def text(self, key: str, fault_of: TextFault, *, default: str = "", show: TextFault = shown) -> str:
         """Return a text that `fault_of` finds nothing wrong with; an empty one counts as absent.
@@ -111,12 +118,15 @@ class Fields:
             self.fault(key, f"must be a list, not {shown(value)}")
             return None
         before = len(self.faults)
+        seen: set[str] = set()
         for i, item in enumerate(value):
             why = "is not a text" if not isinstance(item, str) else fault_of(item)
             if why:
                 self.fault(f"{key}[{i}]", f"{shown(item)} {why}")
-            elif item in value[:i]:
+            elif item in seen:
                 self.fault(f"{key}[{i}]", f"{shown(item)} is there twice", "keep one of them")
+            else:
+                seen.add(item)
         return tuple(value) if len(self.faults) == before else None
 
     def mapping(self, key: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from functools import lru_cache
 
 from sidemount.model.did_you_mean import suggestion
 from sidemount.model.errors import InvalidRequest, Reason, VolumeError, raise_faults, shown
+from sidemount.model.fields import UNKNOWN_TOLD
 from sidemount.model.mountspec import OptionValue
 from sidemount.model.quantity import parse_quantity
 from sidemount.model.text_pattern import compile_pattern
@@ -93,7 +94,8 @@ def check_options(
             faults.append(_fault(f"{where}: option {shown(name)} is given twice"))
         elif rule is None:
             # The value stays out of the message: it may be a credential that went astray.
-            faults.append(_fault(f"{where}: option {shown(name)} is not allowed", suggestion(name, rules)))
+            hint = suggestion(name, rules) if len(faults) < UNKNOWN_TOLD else ""
+            faults.append(_fault(f"{where}: option {shown(name)} is not allowed", hint))
         else:
             try:
                 checked[name] = canonical_value(rule, value)

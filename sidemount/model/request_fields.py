@@ -29,6 +29,7 @@ ADMIN_FIELDS = frozenset({"image", "command"})
 RESERVED_FIELDS = LIST_FIELDS | ADMIN_FIELDS  # no option of a class may be called so
 
 HANDLE_MAX = 1024
+OPTIONS_MAX = 128
 _ORIGINS = ("source", "claim", "existing")
 
 
@@ -71,6 +72,8 @@ def _refuse_admin_fields(fields: Fields) -> None:
 
 
 def _request(fields: Fields, name: str, options: list[tuple[str, OptionValue]]) -> VolumeRequest:
+    if len(options) > OPTIONS_MAX:
+        fields.fault("options", f"has {len(options)} options, more than {OPTIONS_MAX}")
     why = volume_name_fault(name)
     if why:
         fields.fault("name", f"{shown(name)} {why}")

@@ -5,6 +5,7 @@ from typing import Any
 
 from sidemount.model.did_you_mean import suggestion
 from sidemount.model.errors import Faults, InvalidRequest, Reason, VolumeError, shown
+from sidemount.model.fields import UNKNOWN_TOLD
 from sidemount.model.names import (
     DOMAIN,
     INJECT_ANNOTATION,
@@ -21,6 +22,7 @@ ANNOTATIONS_MAX_BYTES = 256 * 1024  # what Kubernetes allows for all annotations
 VOLUMES_MAX = 64
 
 _KNOWN = (INJECT_ANNOTATION, VOLUMES_ANNOTATION, STATUS_ANNOTATION)
+_SPELLINGS = (*_KNOWN, f"{VOLUME_ANNOTATION_PREFIX}<name>")
 _CO_CONTEXT_KEYS = ("storage.kubernetes.io/csiProvisionerIdentity",)
 _CO_CONTEXT_PREFIX = "csi.storage.k8s.io/"
 
@@ -55,12 +57,8 @@ def parse_annotations(annotations: Mapping[str, str]) -> tuple[VolumeRequest, ..
             for request in _list_form(value, faults):
                 _add(found, request, faults)
         elif key not in _KNOWN:
-            faults.append(
-                InvalidRequest(
-                    f"annotation {shown(key)} is unknown",
-                    hint=suggestion(key, (*_KNOWN, f"{VOLUME_ANNOTATION_PREFIX}<name>")),
-                )
-            )
+            hint = suggestion(key, _SPELLINGS) if len(faults) < UNKNOWN_TOLD else ""
+            faults.append(InvalidRequest(f"annotation {shown(key)} is unknown", hint=hint))
     if len(found) > VOLUMES_MAX:
         faults.append(InvalidRequest(f"the pod asks for {len(found)} volumes, more than {VOLUMES_MAX}"))
     if faults:

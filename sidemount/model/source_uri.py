@@ -132,9 +132,9 @@ def _query_fault(where: str, why: str, hint: str) -> InvalidRequest:
 def _decoded(value: str) -> str:
     """Undo percent-encoding once, strictly. Raises ValueError."""
     head, *rest = value.split("%")
-    octets = head.encode()
+    octets = [head.encode()]
     for piece in rest:
         if not re.match(r"[0-9A-Fa-f]{2}", piece):
             raise ValueError("not an escape")
-        octets += bytes((int(piece[:2], 16),)) + piece[2:].encode()
-    return octets.decode()
+        octets += (bytes.fromhex(piece[:2]), piece[2:].encode())
+    return b"".join(octets).decode()

@@ -24,11 +24,11 @@ def sub_path_fault(sub_path: str) -> str:
     """Return why a sub-path is refused, "" if it is fine. The empty sub-path is the root."""
     if not sub_path:
         return ""
+    if len(sub_path.encode("utf-8", "surrogatepass")) > SUB_PATH_MAX_BYTES:
+        return f"is longer than {SUB_PATH_MAX_BYTES} bytes"
     fault = unprintable_fault(sub_path)
     if fault:
         return fault
-    if len(sub_path.encode()) > SUB_PATH_MAX_BYTES:
-        return f"is longer than {SUB_PATH_MAX_BYTES} bytes"
     if sub_path.startswith("/"):
         return "is absolute; it must be relative to the volume's root"
     for component in sub_path.split("/"):
