@@ -1,0 +1,111 @@
+"""An immutable set of facts, indexed for look-ups that never block."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from sidemount.host.facts_manifests import CsiDriverFacts, Fact, NodeFacts
+from sidemount.model.driver_class import DriverClass
+from sidemount.model.facts import ClaimFacts, ClusterFacts, NamespaceFacts, SourceFault, VolumeFacts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FactsSnapshot:
+    """Implements the `Facts` Protocol. Never changes: a reader keeps one for the whole of its decision."""
+
+    classes: Mapping[str, DriverClass] = field(default_factory=dict)
+    namespaces: Mapping[str, NamespaceFacts] = field(default_factory=dict)
+    volumes: Mapping[str, VolumeFacts] = field(default_factory=dict)
+    handles: Mapping[tuple[str, str], tuple[VolumeFacts, ...]] = field(default_factory=dict)
+    claims: Mapping[tuple[str, str], ClaimFacts] = field(default_factory=dict)
+    cluster_facts: ClusterFacts = field(default_factory=ClusterFacts)
+    source_faults: tuple[SourceFault, ...] = ()
+    number: int = 0
+
+    def driver_class(self, name: str) -> DriverClass | None:
+        """Return the class of that name."""
+        return self.classes.get(name)
+
+    def driver_classes(self) -> Mapping[str, DriverClass]:
+        """Return every class by name, sorted."""
+        return self.classes
+
+    def namespace(self, name: str) -> NamespaceFacts | None:
+        """Return the namespace of that name."""
+        return self.namespaces.get(name)
+
+    def volume(self, name: str) -> VolumeFacts | None:
+        """Return the CSI PersistentVolume of that name."""
+        return self.volumes.get(name)
+
+    def volumes_by_handle(self, driver: str, handle: str) -> tuple[VolumeFacts, ...]:
+        """Return every PersistentVolume of that driver and handle, sorted by name."""
+        return self.handles.get((driver, handle), ())
+
+    def claim(self, namespace: str, name: str) -> ClaimFacts | None:
+        """Return the claim of that namespace and name."""
+        return self.claims.get((namespace, name))
+
+    def cluster(self) -> ClusterFacts:
+        """Return what is known of the cluster."""
+        return self.cluster_facts
+
+    def faults(self) -> tuple[SourceFault, ...]:
+        """Return everything in the source that could not be used."""
+        return self.source_faults
+
+    def generation(self) -> int:
+        """Return a number that changes whenever any answer may have changed."""
+        return self.number
+
+
+def index_facts(facts: Iterable[Fact], faults: tuple[SourceFault, ...], number: int) -> FactsSnapshot:
+    """Return the snapshot of facts whose identities are all different."""
+    classes: dict[str, DriverClass] = {}
+    namespaces: dict[str, NamespaceFacts] = {}
+    volumes: dict[str, VolumeFacts] = {}
+    claims: dict[tuple[str, str], ClaimFacts] = {}
+    drivers: list[CsiDriverFacts] = []
+    nodes: list[NodeFacts] = []
+    for fact in facts:
+        match fact:
+            case DriverClass():
+                classes[fact.name] = fact
+            case NamespaceFacts():
+                namespaces[fact.name] = fact
+            case VolumeFacts():
+                volumes[fact.name] = fact
+            case ClaimFacts():
+                claims[fact.namespace, fact.name] = fact
+            case CsiDriverFacts():
+                drivers.append(fact)
+            case NodeFacts():
+                nodes.append(fact)
+    return FactsSnapshot(
+        classes=MappingProxyType(dict(sorted(classes.items()))),
+        namespaces=MappingProxyType(namespaces),
+        volumes=MappingProxyType(volumes),
+        handles=MappingProxyType(_by_handle(volumes)),
+        claims=MappingProxyType(claims),
+        cluster_facts=_cluster(drivers, nodes),
+        source_faults=faults,
+        number=number,
+    )
+
+
+def _by_handle(volumes: Mapping[str, VolumeFacts]) -> dict[tuple[str, str], tuple[VolumeFacts, ...]]:
+    handles: dict[tuple[str, str], list[VolumeFacts]] = {}
+    for _, volume in sorted(volumes.items()):
+        handles.setdefault((volume.driver, volume.handle), []).append(volume)
+    return {key: tuple(found) for key, found in handles.items()}
+
+
+def _cluster(drivers: list[CsiDriverFacts], nodes: list[NodeFacts]) -> ClusterFacts:
+    # The oldest node decides: a pod may land on any, and no kubelet is newer than its API server.
+    return ClusterFacts(
+        server_version=min((node.version for node in nodes), default=(0, 0)),
+        csi_drivers=frozenset(driver.name for driver in drivers),
+        csi_inline_levels=MappingProxyType(
+            {driver.name: driver.inline_level for driver in drivers if driver.inline_level}
+        ),
+    )
