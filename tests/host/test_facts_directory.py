@@ -216,9 +216,7 @@ def test_a_broken_file_is_reported_by_name_and_takes_no_other_down(
         pytest.param(lambda path: path.symlink_to("nowhere"), id="dangling"),
         pytest.param(lambda path: path.symlink_to(path), id="loop"),
         pytest.param(lambda path: path.symlink_to("/dev/zero"), id="device"),
-        pytest.param(
-            lambda path: os.truncate(os.open(path, os.O_CREAT | os.O_WRONLY), MAX_FILE_BYTES + 1), id="huge"
-        ),
+        pytest.param(lambda path: (path.touch(), os.truncate(path, MAX_FILE_BYTES + 1)), id="huge"),
     ],
 )
 def test_what_is_no_ordinary_file_is_reported_and_does_not_hang(
