@@ -50,6 +50,11 @@ spec:
 BROKEN = "apiVersion: v1\nkind: [Namespace\n"
 
 
+def _make_sparse(path: Path, size_bytes: int) -> None:
+    path.touch()
+    os.truncate(path, size_bytes)
+
+
 class Watched:
     """A directory of manifests with a clock that the test moves."""
 
@@ -216,7 +221,7 @@ def test_a_broken_file_is_reported_by_name_and_takes_no_other_down(
         pytest.param(lambda path: path.symlink_to("nowhere"), id="dangling"),
         pytest.param(lambda path: path.symlink_to(path), id="loop"),
         pytest.param(lambda path: path.symlink_to("/dev/zero"), id="device"),
-        pytest.param(lambda path: (path.touch(), os.truncate(path, MAX_FILE_BYTES + 1)), id="huge"),
+        pytest.param(lambda path: _make_sparse(path, MAX_FILE_BYTES + 1), id="huge"),
     ],
 )
 def test_what_is_no_ordinary_file_is_reported_and_does_not_hang(
