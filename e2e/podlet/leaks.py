@@ -1,0 +1,43 @@
+"""What a pod left behind on its node: nothing of it may be there when the pod is gone."""
+
+import os
+from pathlib import Path
+
+from e2e.podlet import cgroups, mounts
+from e2e.podlet.paths import NodePaths
+
+
+def mounts_now() -> frozenset[tuple[int, str]]:
+    """Return what tells the node's mounts apart."""
+    return frozenset((mount.mount_id, mount.mount_point) for mount in mounts.mount_table())
+
+
+def find_leaks(paths: NodePaths, cgroup: str, mounts_before: frozenset[tuple[int, str]]) -> tuple[str, ...]:
+    """Return every mount, process, cgroup and directory that the pod should have taken along."""
+    return (
+        *(
+            f"mount {m.fstype} {m.source} at {m.mount_point}"
+            for m in mounts.mount_table()
+            if (m.mount_id, m.mount_point) not in mounts_before
+        ),
+        *(f"process {pid} ({_name(pid)})" for pid in sorted(_strangers())),
+        *(f"cgroup {directory}" for directory in cgroups.directories(cgroup)),
+        *(
+            f"directory {child}"
+            for directory in paths.of_pods()
+            if directory.is_dir()
+            for child in directory.iterdir()
+        ),
+    )
+
+
+def _strangers() -> set[int]:
+    """Return every process of the node but its first, us."""
+    return {int(name) for name in os.listdir("/proc") if name.isdecimal()} - {os.getpid()}
+
+
+def _name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return "gone"

@@ -1,0 +1,82 @@
+"""Mounting and unmounting on the node by mount(8) and umount(8), as kubelet does, and the node's mount table."""
+
+import errno
+import os
+import subprocess
+from pathlib import Path
+
+from sidemount.model.mountinfo import Mount, layers_at, parse_mountinfo
+
+_TIMEOUT_S = 30.0
+_CORRUPTED = ("ENOTCONN", "ESTALE", "EIO", "EACCES", "EHOSTDOWN")  # what kubelet takes for a corrupted mount
+
+
+class MountCommandFailed(OSError):
+    """mount(8) or umount(8) said no."""
+
+
+def mount_table() -> tuple[Mount, ...]:
+    """Return the mounts of this mount namespace."""
+    return parse_mountinfo(mount_table_text())
+
+
+def mount_table_text() -> str:
+    """Return the node's mountinfo as it is."""
+    return Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape")
+
+
+def is_mount_point(path: Path) -> bool:
+    """Tell it from the table: nothing is asked of the filesystem itself."""
+    return bool(layers_at(mount_table(), str(path)))
+
+
+def mount(fstype: str, source: str, target: Path, *options: str) -> None:
+    """Mount a filesystem."""
+    _run(["mount", "-t", fstype, *(["-o", ",".join(options)] if options else []), source, str(target)])
+
+
+def bind(source: Path, target: Path) -> None:
+    """Bind one mount, not those below it: kubelet's subPath bind."""
+    _run(["mount", "--no-canonicalize", "-o", "bind", str(source), str(target)])
+
+
+def unmount(target: Path) -> None:
+    """Unmount the top mount at the target, never lazily. Raises MountCommandFailed when it is busy."""
+    _run(["umount", str(target)])
+
+
+def clean_mount_point(path: Path) -> None:
+    """Unmount what kubelet's CleanupMountPoint would, once, and remove the directory or file.
+
+    Source: https://github.com/kubernetes/mount-utils/blob/master/mount_helper_common.go
+    """
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        if errno_name(error) not in _CORRUPTED:
+            raise
+        unmount(path)
+    else:
+        if is_mount_point(path):
+            unmount(path)
+    if is_mount_point(path):
+        raise MountCommandFailed(f"failed to unmount path {path}: another mount lies beneath")
+    path.rmdir() if path.is_dir() else path.unlink()
+
+
+def errno_name(error: OSError) -> str:
+    """Return "ENOTCONN" for the number."""
+    return errno.errorcode.get(error.errno or 0, "")
+
+
+def _run(argv: list[str]) -> None:
+    try:
+        done = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_TIMEOUT_S
+        )
+    except subprocess.TimeoutExpired as error:
+        raise MountCommandFailed(f"{' '.join(argv)}: no answer within {_TIMEOUT_S:g} s") from error
+    if done.returncode != 0:
+        raise MountCommandFailed(done.stderr.strip() or f"{' '.join(argv)}: exit status {done.returncode}")

@@ -1,0 +1,138 @@
+"""crun as the node's OCI runtime."""
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from e2e.podlet.errors import PodletError
+
+_REQUEST_S = 120.0  # kubelet's runtimeRequestTimeout
+_REAP_S = 2.0
+
+
+class RuntimeFailed(PodletError):
+    """crun said no."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completed:
+    """A command that ended; exit code None means it was killed at its deadline."""
+
+    exit_code: int | None
+    stdout: str
+    stderr: str
+
+
+class Crun:
+    """One state directory of crun. Every call is bounded."""
+
+    def __init__(self, state: Path) -> None:
+        self._scratch = state.with_name("exec")
+        for directory in (state, self._scratch):
+            directory.mkdir(parents=True, exist_ok=True)
+        self._argv = ["crun", f"--root={state}", "--cgroup-manager=cgroupfs"]
+
+    def create(self, container: str, bundle: Path, output: int) -> int:
+        """Create a container whose process waits to be started; return the process id. Raises RuntimeFailed."""
+        pid_file = bundle / "pid"
+        errors = bundle / "crun.log"
+        argv = [
+            *self._argv,
+            f"--log={errors}",
+            "create",
+            f"--bundle={bundle}",
+            f"--pid-file={pid_file}",
+            container,
+        ]
+        with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output) as process:
+            try:
+                status = process.wait(_REQUEST_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise RuntimeFailed(f"crun create: no answer within {_REQUEST_S:g} s") from None
+        if status != 0:
+            raise RuntimeFailed(_last_line(errors) or f"crun create: exit status {status}")
+        return int(pid_file.read_text())
+
+    def start(self, container: str) -> None:
+        """Let the created process go on. Raises RuntimeFailed."""
+        self._run(["start", container])
+
+    def delete(self, container: str) -> None:
+        """Forget a container, killing what is left of it. Repeatable."""
+        self._run(["delete", "--force", container])
+
+    def execute(
+        self, container: str, argv: tuple[str, ...], timeout_s: float, stdin: bytes = b""
+    ) -> Completed:
+        """Run a command in a container as its own user. At the deadline the command is killed, as by a kubelet."""
+        with tempfile.TemporaryDirectory(dir=self._scratch) as scratch:
+            place = Path(scratch)
+            pid_file = place / "pid"
+            (place / "in").write_bytes(stdin)
+            whole = [*self._argv, "exec", f"--pid-file={pid_file}", container, *argv]
+            with (
+                (place / "in").open("rb") as given,
+                (place / "out").open("wb") as out,
+                (place / "err").open("wb") as err,
+            ):
+                # Files, not pipes: a grandchild that keeps a pipe open must not keep us waiting.
+                process = subprocess.Popen(whole, stdin=given, stdout=out, stderr=err)
+            code = _wait_or_kill(process, pid_file, timeout_s)
+            return Completed(exit_code=code, stdout=_text(place / "out"), stderr=_text(place / "err"))
+
+    def _run(self, arguments: list[str]) -> None:
+        try:
+            done = subprocess.run(
+                [*self._argv, *arguments],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=_REQUEST_S,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise RuntimeFailed(f"crun {arguments[0]}: no answer within {_REQUEST_S:g} s") from error
+        if done.returncode != 0:
+            raise RuntimeFailed(done.stderr.strip() or f"crun {arguments[0]}: exit status {done.returncode}")
+
+
+def _wait_or_kill(process: subprocess.Popen[bytes], pid_file: Path, timeout_s: float) -> int | None:
+    try:
+        return process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        pass
+    deadline = time.monotonic() + _REAP_S
+    while process.poll() is None and time.monotonic() < deadline:
+        try:
+            os.kill(int(pid_file.read_text()), signal.SIGKILL)
+        except (OSError, ValueError):
+            process.kill()  # it has not got as far as starting the command
+        try:
+            process.wait(0.1)
+        except subprocess.TimeoutExpired:
+            continue
+    if process.poll() is None:
+        process.kill()  # the command is beyond signals; only its monitor goes
+    return None
+
+
+def _text(path: Path) -> str:
+    return path.read_bytes().decode(errors="surrogateescape")
+
+
+def _last_line(log: Path) -> str:
+    try:
+        lines = log.read_text(errors="replace").strip().splitlines()
+    except FileNotFoundError:
+        return ""
+    return lines[-1] if lines else ""
+
+
+def write_bundle(bundle: Path, spec: dict[str, object]) -> None:
+    """Write config.json."""
+    (bundle / "config.json").write_text(json.dumps(spec))

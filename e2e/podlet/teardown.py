@@ -1,0 +1,67 @@
+"""What is left to do when the last container has ended. Nothing here is kinder than a kubelet."""
+
+import time
+from collections.abc import Callable
+from functools import partial
+
+from e2e.podlet import cgroups
+from e2e.podlet.paths import NodePaths
+from e2e.podlet.pod_state import PodState
+from e2e.podlet.process import ContainerProcess
+from e2e.podlet.removal import remove_one_filesystem
+from e2e.podlet.runtime import RuntimeFailed
+from e2e.podlet.sandbox import Sandbox
+from e2e.podlet.volumes import Volumes
+
+_RETRY_S = 0.5
+_RETRY_MAX_S = 122.0
+
+Step = Callable[[], None]
+
+
+class TearDown:
+    """The teardown of one pod: in stages, each step tried again with a growing pause until it succeeds."""
+
+    def __init__(
+        self, state: PodState, paths: NodePaths, volumes: Volumes, tell: Callable[[str], None]
+    ) -> None:
+        self._state = state
+        self._paths = paths
+        self._volumes = volumes
+        self._tell = tell
+
+    def run(self, sandbox: Sandbox | None, unclean: list[ContainerProcess], cgroup: str) -> None:
+        """Remove sandbox, volumes, directories, cgroup. Blocks for as long as something is in the way."""
+        pod = self._state.pod
+        self._complete([process.clean_up for process in unclean])
+        self._complete([sandbox.stop] if sandbox else [])
+        self._complete([partial(self._volumes.tear_down, volume) for volume in pod.volumes])
+        self._complete(
+            [partial(remove_one_filesystem, self._paths.pod(pod.uid)), partial(cgroups.remove, cgroup)]
+        )
+
+    def _complete(self, steps: list[Step]) -> None:
+        pause = _RETRY_S
+        while True:
+            steps, faults = _attempt(steps)
+            self._state.set_faults(*faults)
+            if not steps:
+                return
+            for fault in faults:
+                self._tell(f"teardown: {fault}")
+            time.sleep(
+                pause
+            )  # the back-off of kubelet's volume manager: nothing announces that a mount is free
+            pause = min(pause * 2, _RETRY_MAX_S)
+
+
+def _attempt(steps: list[Step]) -> tuple[list[Step], list[str]]:
+    left: list[Step] = []
+    faults: list[str] = []
+    for step in steps:
+        try:
+            step()
+        except (OSError, RuntimeFailed) as error:
+            left.append(step)
+            faults.append(str(error))
+    return left, faults
