@@ -6,6 +6,7 @@ too large, or cannot be told (back-references, look-arounds, flags).
 """
 
 import re
+import warnings
 from dataclasses import dataclass
 
 from sidemount.model.errors import InvalidRequest, shown
@@ -24,8 +25,10 @@ def compile_pattern(pattern: str, max_length: int) -> re.Pattern[str]:
     if len(pattern) > PATTERN_MAX:
         raise InvalidRequest(f"pattern of {len(pattern)} characters is longer than {PATTERN_MAX}")
     try:
-        compiled = re.compile(pattern, re.ASCII)
-    except (re.error, OverflowError, RecursionError) as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # what Python finds ambiguous, such as [[a], is no good pattern
+            compiled = re.compile(pattern, re.ASCII)
+    except (re.error, OverflowError, RecursionError, Warning) as error:
         raise InvalidRequest(f"pattern {shown(pattern)} is not a regular expression: {error}") from error
     if _Scan(pattern, max_length).alternatives(0) > WAYS_MAX:
         raise InvalidRequest(
