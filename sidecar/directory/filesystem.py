@@ -1,0 +1,235 @@
+"""The `directory` filesystem: where each operation runs.
+
+A local store answers from memory nearly always, and a thread costs more than the operation itself; so operations run at once, and only
+what waits for the disk (reads that the page cache does not hold, syncs, synchronous writes) goes into a thread. A remote
+store may hang at any time: there every operation goes into a thread.
+"""
+
+import errno
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+from sidecar.directory.content import Content
+from sidecar.directory.descriptors import Descriptors
+from sidecar.directory.handles import OpenFiles
+from sidecar.directory.listing import Directories
+from sidecar.directory.metadata import Metadata
+from sidecar.directory.namespace import Namespace
+from sidecar.directory.nodes import NodeTable
+from sidecar.directory.reach import Reach
+from sidecar.directory.root import open_root
+from sidecar.directory.settings import DirectorySettings, Storage
+from sidecar.directory.store import Store
+from sidecar.protocol_filesystem import (
+    ROOT,
+    Attributes,
+    Caller,
+    Changes,
+    Emit,
+    Entry,
+    Opened,
+    OperationAbsent,
+    Statistics,
+)
+
+T = TypeVar("T")
+
+_ROOT_LOST = frozenset({errno.ESTALE, errno.ENOTCONN, errno.ENODEV, errno.ESHUTDOWN})
+_NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
+
+
+class InThread(Protocol):
+    """Runs a function in a thread and waits for it, while other requests are served."""
+
+    def __call__(self, function: Callable[..., T], *args: Any) -> Awaitable[T]:
+        """Return what the function returns."""
+        ...
+
+
+class DirectoryFilesystem:
+    """One volume of the filesystem `directory`. Source of the interface: `sidecar.protocol_filesystem.VirtualFilesystem`."""
+
+    def __init__(
+        self, store: Store, settings: DirectorySettings, in_thread: InThread, directories_open: int
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._in_thread = in_thread
+        self._is_remote = settings.storage is Storage.REMOTE or (
+            settings.storage is Storage.AUTO and store.is_remote
+        )
+        self.descriptors = Descriptors(directories_open)
+        self.descriptors.keep_nameless(ROOT, store.root)
+        self.nodes = NodeTable(store.status(store.root, b"").identity, self.descriptors.discard)
+        self.files = OpenFiles()
+        reach = Reach(store, self.nodes, self.files, self.descriptors)
+        self._namespace = Namespace(store, self.nodes, reach, self.files, self.descriptors)
+        self._metadata = Metadata(store, self.nodes, reach, self.files)
+        self._content = Content(store, self.nodes, reach, self.files, settings.page_cache, settings.writeback)
+        self.directories = Directories(store, self.nodes, reach)
+
+    async def lookup(self, parent: int, name: bytes) -> Entry:
+        """Find a name."""
+        return await self._run(self._namespace.lookup, parent, name)
+
+    async def forget(self, counts: Sequence[tuple[int, int]]) -> None:
+        """Take lookups back."""
+        for node, count in counts:
+            self.nodes.forget(node, count)
+
+    async def getattr(self, node: int) -> Attributes:
+        """Return a node's attributes."""
+        return await self._run(self._metadata.getattr, node)
+
+    async def setattr(self, node: int, changes: Changes, handle: int | None, caller: Caller) -> Attributes:
+        """Change attributes."""
+        return await self._run(self._metadata.setattr, node, changes, handle, caller)
+
+    async def readlink(self, node: int) -> bytes:
+        """Return a symbolic link's target."""
+        return await self._run(self._metadata.readlink, node)
+
+    async def mknod(self, parent: int, name: bytes, mode: int, rdev: int, caller: Caller) -> Entry:
+        """Make a regular or special file."""
+        return await self._run(self._namespace.mknod, parent, name, mode, rdev, caller)
+
+    async def mkdir(self, parent: int, name: bytes, mode: int, caller: Caller) -> Entry:
+        """Make a directory."""
+        return await self._run(self._namespace.mkdir, parent, name, mode, caller)
+
+    async def symlink(self, parent: int, name: bytes, target: bytes, caller: Caller) -> Entry:
+        """Make a symbolic link."""
+        return await self._run(self._namespace.symlink, parent, name, target, caller)
+
+    async def link(self, node: int, parent: int, name: bytes) -> Entry:
+        """Give a node one more name."""
+        return await self._run(self._namespace.link, node, parent, name)
+
+    async def unlink(self, parent: int, name: bytes) -> None:
+        """Remove a name that is not a directory's."""
+        await self._run(self._namespace.unlink, parent, name)
+
+    async def rmdir(self, parent: int, name: bytes) -> None:
+        """Remove an empty directory."""
+        await self._run(self._namespace.rmdir, parent, name)
+
+    async def rename(self, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int) -> None:
+        """Rename."""
+        await self._run(self._namespace.rename, parent, name, new_parent, new_name, flags)
+
+    async def open(self, node: int, flags: int, caller: Caller) -> Opened:
+        """Open a regular file."""
+        return await self._run(self._content.open, node, flags, caller)
+
+    async def create(
+        self, parent: int, name: bytes, mode: int, flags: int, caller: Caller
+    ) -> tuple[Opened, Entry]:
+        """Make a regular file and open it."""
+        handle, entry = await self._run(self._namespace.create, parent, name, mode, flags, caller)
+        return self._content.created(handle), entry
+
+    async def read(self, handle: int, offset: int, size: int) -> bytes | bytearray | memoryview:
+        """Read."""
+        if not self._is_remote:
+            content = self._content.read_now(handle, offset, size)
+            if content is not None:
+                return content
+        return await self._in_thread(self._content.read, handle, offset, size)
+
+    async def write(self, handle: int, offset: int, content: bytes) -> int:
+        """Write."""
+        if self._is_remote or self._content.write_waits(handle):
+            return await self._in_thread(self._content.write, handle, offset, content)
+        return self._content.write(handle, offset, content)
+
+    async def flush(self, handle: int) -> None:
+        """Report what a close would. A local file's close reports nothing, so the kernel need not ask again."""
+        if not self._is_remote:
+            raise OperationAbsent
+        await self._in_thread(self._content.settle, handle)
+
+    async def fsync(self, handle: int, datasync: bool) -> None:
+        """Make a file durable."""
+        await self._in_thread(self._content.fsync, handle, datasync)
+
+    async def release(self, handle: int) -> None:
+        """Close a file."""
+        await self._run(self._content.release, handle)
+
+    async def opendir(self, node: int) -> int:
+        """Open a directory."""
+        return await self._run(self.directories.opendir, node)
+
+    async def readdir(self, handle: int, position: int, emit: Emit) -> None:
+        """Emit entries."""
+        await self._run(self.directories.readdir, handle, position, emit)
+
+    async def fsyncdir(self, handle: int, datasync: bool) -> None:
+        """Make a directory's entries durable."""
+        await self._in_thread(self.directories.fsyncdir, handle, datasync)
+
+    async def releasedir(self, handle: int) -> None:
+        """Close a directory."""
+        await self._run(self.directories.releasedir, handle)
+
+    async def statfs(self) -> Statistics:
+        """Return sizes and limits of the source."""
+        return await self._run(self._store.statistics)
+
+    async def getxattr(self, node: int, name: bytes) -> bytes:
+        """Return an extended attribute."""
+        return await self._run(self._with_xattrs(self._metadata.getxattr), node, name)
+
+    async def setxattr(self, node: int, name: bytes, value: bytes, caller: Caller) -> None:
+        """Set an extended attribute."""
+        await self._run(self._with_xattrs(self._metadata.setxattr), node, name, value, caller)
+
+    async def listxattr(self, node: int) -> Sequence[bytes]:
+        """Return the names of the extended attributes."""
+        return await self._run(self._with_xattrs(self._metadata.listxattr), node)
+
+    async def removexattr(self, node: int, name: bytes) -> None:
+        """Remove an extended attribute."""
+        await self._run(self._with_xattrs(self._metadata.removexattr), node, name)
+
+    def _with_xattrs(self, operation: Callable[..., T]) -> Callable[..., T]:
+        if not self._settings.extended_attributes:
+            raise OperationAbsent
+        return operation
+
+    async def _run(self, operation: Callable[..., T], *args: Any) -> T:
+        """Run an operation where it belongs. Make room and try again if there are no descriptors left."""
+        try:
+            if self._is_remote:
+                return await self._in_thread(operation, *args)
+            return operation(*args)
+        except OSError as error:
+            if error.errno in _ROOT_LOST:
+                await self._in_thread(self._find_root_again)
+            if error.errno not in _NO_DESCRIPTOR or not self.descriptors.shed():
+                raise
+        if self._is_remote:
+            return await self._in_thread(operation, *args)
+        return operation(*args)
+
+    def _find_root_again(self) -> None:
+        """Open the source afresh if the root that is open is dead: a server came back, or a filesystem was mounted again."""
+        try:
+            self._store.status(self._store.root, b"")
+        except OSError as error:
+            if error.errno not in _ROOT_LOST:
+                return
+        else:
+            return
+        try:
+            root = open_root(self._settings.source, self._settings.sub_path)
+        except OSError:
+            return  # not back yet; the next failed operation tries again
+        try:
+            self._store.attach(root)
+        except OSError:
+            os.close(root)
+            return
+        self.descriptors.shed()
+        self.descriptors.keep_nameless(ROOT, root)

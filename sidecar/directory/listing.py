@@ -1,0 +1,127 @@
+"""Open directories and their listing.
+
+A position is the store's own directory offset of the entry that follows: one per name, so hard links are told apart;
+valid across entries that come and go, as far as the store's are; and the same for whichever process opens the directory. Entries are read
+in blocks, so that a directory of any size costs one block of memory.
+"""
+
+import os
+import threading
+from collections import deque
+
+from sidecar.directory.handles import HandleTable
+from sidecar.directory.nodes import Node, NodeTable
+from sidecar.directory.reach import Reach
+from sidecar.directory.store import Listed, Store
+from sidecar.protocol_filesystem import Attributes, Emit
+
+_DOTS = (b".", b"..")
+
+
+class Listing:
+    """An open directory. Entries already read wait in `_ahead`; `_at` is the position of the first of them."""
+
+    def __init__(self, store: Store, node: Node, fd: int) -> None:
+        self.node = node
+        self.fd = fd
+        self.lock = threading.Lock()
+        self._store = store
+        self._at = 0
+        self._ahead: deque[Listed] = deque()
+
+    def seek(self, position: int) -> None:
+        """Go to a position. The beginning is always read afresh: that is what rewinddir is for."""
+        if position != self._at or position == 0:
+            self._ahead.clear()
+            self._store.seek_listing(self.fd, position)
+            self._at = position
+
+    def peek(self) -> Listed | None:
+        """Return the next entry without going past it, None at the end."""
+        if not self._ahead:
+            self._ahead.extend(self._store.list(self.fd))
+        return self._ahead[0] if self._ahead else None
+
+    def step(self) -> None:
+        """Go past the entry that was peeked at."""
+        self._at = self._ahead.popleft().position
+
+
+class Directories:
+    """The operations on open directories of one volume."""
+
+    def __init__(self, store: Store, nodes: NodeTable, reach: Reach) -> None:
+        self._store = store
+        self._nodes = nodes
+        self._reach = reach
+        self._open: HandleTable[Listing] = HandleTable()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def opendir(self, node: int) -> int:
+        """Open a directory and return its handle."""
+        what = self._nodes[node]
+        with self._reach.directory(what) as directory:
+            fd = self._store.open_listing(directory)
+        return self._open.add(Listing(self._store, what, fd))
+
+    def readdir(self, handle: int, position: int, emit: Emit) -> None:
+        """Emit entries from a position on.
+
+        After the first one, an error only ends this answer: entries that were emitted count as looked up, and an error would
+        keep them from the kernel. It comes again with the next call, as the first thing then.
+        """
+        listing = self._open[handle]
+        emitted = False
+        with listing.lock:
+            listing.seek(position)
+            with self._reach.directory(listing.node) as directory:
+                try:
+                    while (listed := listing.peek()) is not None:
+                        taken = self._emit(listing.node, directory, listed, emit)
+                        if taken is False:
+                            return
+                        listing.step()
+                        emitted = emitted or taken is True
+                except Exception:
+                    if not emitted:
+                        raise
+
+    def fsyncdir(self, handle: int, datasync: bool) -> None:
+        """Make a directory's entries durable."""
+        self._store.sync(self._open[handle].fd, datasync)
+
+    def releasedir(self, handle: int) -> None:
+        """Close a directory. A handle of an earlier life of the daemon is no error."""
+        listing = self._open.remove(handle)
+        if listing is not None:
+            os.close(listing.fd)
+
+    def _emit(self, above: Node, directory: int, listed: Listed, emit: Emit) -> bool | None:
+        """Emit one entry. Return whether there was room for it, None if the name is gone meanwhile."""
+        if listed.name in _DOTS:
+            return emit(listed.name, 0, self._name_alone(above, listed), listed.position)
+        try:
+            found = self._store.status(directory, listed.name)
+        except FileNotFoundError:
+            return None
+        except OSError:
+            # Its attributes cannot be had, but its name can, as in the bare directory; a lookup will say why.
+            return emit(listed.name, 0, self._name_alone(above, listed), listed.position)
+        node = self._nodes.admit(found.identity, above, listed.name, found.links)
+        taken = False
+        try:
+            taken = emit(listed.name, node.id, found.attributes, listed.position)
+        finally:
+            if taken:
+                node.tell(found)
+            else:
+                self._nodes.forget(node.id, 1)
+        return taken
+
+    def _name_alone(self, above: Node, listed: Listed) -> Attributes:
+        ino = listed.ino
+        if listed.name == b".." and above is self._nodes.root:
+            ino = self._store.status(directory=self._store.root, name=b"").attributes.ino
+        return Attributes(ino, listed.kind << 12, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0)

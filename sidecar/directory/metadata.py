@@ -1,0 +1,101 @@
+"""Attributes, symbolic links' targets and extended attributes."""
+
+import errno
+import os
+
+from sidecar.directory import ownership
+from sidecar.directory.descriptors import Descriptor
+from sidecar.directory.handles import OpenFiles
+from sidecar.directory.nodes import NodeTable
+from sidecar.directory.reach import Reach
+from sidecar.directory.store import Store
+from sidecar.protocol_filesystem import Attributes, Caller, Changes
+
+_ACLS = frozenset({b"system.posix_acl_access", b"system.posix_acl_default"})
+
+
+class Metadata:
+    """The operations on what a file is, apart from its names and its content."""
+
+    def __init__(self, store: Store, nodes: NodeTable, reach: Reach, files: OpenFiles) -> None:
+        self._store = store
+        self._nodes = nodes
+        self._reach = reach
+        self._files = files
+
+    def getattr(self, node: int) -> Attributes:
+        """Return a node's attributes."""
+        what = self._nodes[node]
+        return what.tell(self._reach.status(what))
+
+    def setattr(self, node: int, changes: Changes, handle: int | None, caller: Caller) -> Attributes:
+        """Change attributes: the owner first, because that drops set-id bits; times last, because a new size sets them."""
+        with self._object(node, handle) as fd:
+            if changes == _NOTHING:
+                # The kernel asks for nothing when a chown(-1, -1), or a write of somebody without CAP_FSETID, is
+                # to drop set-id bits and capabilities. That is what chown(2) does in the store.
+                self._store.chown(fd, -1, -1)
+            if changes.uid is not None or changes.gid is not None:
+                self._store.chown(fd, _or_same(changes.uid), _or_same(changes.gid))
+            if changes.mode is not None:
+                self._store.chmod(fd, changes.mode)
+            if changes.size is not None:
+                self._resize(fd, changes.size, handle, caller)
+            if changes.atime_ns is not None or changes.mtime_ns is not None:
+                self._store.utimens(fd, changes.atime_ns, changes.mtime_ns)
+            return self._nodes[node].tell(self._store.status(fd, b""))
+
+    def readlink(self, node: int) -> bytes:
+        """Return a symbolic link's target."""
+        with self._reach.object(self._nodes[node]) as fd:
+            return self._store.readlink(fd)
+
+    def getxattr(self, node: int, name: bytes) -> bytes:
+        """Return an extended attribute.
+
+        A store without ACLs answers EOPNOTSUPP for them, which the kernel would take for a failed permission check; it
+        has to be told that there are none.
+        """
+        with self._reach.object(self._nodes[node]) as fd:
+            try:
+                return self._store.getxattr(fd, name)
+            except OSError as error:
+                if name in _ACLS and error.errno == errno.EOPNOTSUPP:
+                    raise OSError(errno.ENODATA, os.strerror(errno.ENODATA)) from None
+                raise
+
+    def setxattr(self, node: int, name: bytes, value: bytes, caller: Caller) -> None:
+        """Set an extended attribute."""
+        with self._reach.object(self._nodes[node]) as fd:
+            self._store.setxattr(fd, name, value)
+            ownership.drop_group_id_after_acl(self._store, fd, name, caller)
+
+    def listxattr(self, node: int) -> list[bytes]:
+        """Return the names of the extended attributes."""
+        with self._reach.object(self._nodes[node]) as fd:
+            return self._store.listxattr(fd)
+
+    def removexattr(self, node: int, name: bytes) -> None:
+        """Remove an extended attribute."""
+        with self._reach.object(self._nodes[node]) as fd:
+            self._store.removexattr(fd, name)
+
+    def _object(self, node: int, handle: int | None) -> Descriptor:
+        if handle is None:
+            return self._reach.object(self._nodes[node])
+        return self._files[handle].descriptor.borrow()
+
+    def _resize(self, fd: int, size: int, handle: int | None, caller: Caller) -> None:
+        if handle is not None and self._files[handle].writable:
+            self._store.set_size(fd, size)
+        else:
+            self._store.truncate(fd, size)
+        if caller.uid != 0:
+            ownership.drop_privileges(self._store, fd)
+
+
+_NOTHING = Changes()
+
+
+def _or_same(number: int | None) -> int:
+    return -1 if number is None else number

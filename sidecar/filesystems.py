@@ -1,0 +1,115 @@
+"""Which built-in filesystems there are, and how a volume's MountSpec becomes one that pyfuse3 can serve."""
+
+import contextlib
+import os
+import resource
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import trio
+
+from sidecar.directory.filesystem import DirectoryFilesystem, InThread, T
+from sidecar.directory.root import explain_root_error, open_root
+from sidecar.directory.settings import DirectorySettings, parse_settings
+from sidecar.directory.store import Store, read_powers
+from sidecar.protocol import FilesystemOperations, ProtocolSettings
+from sidemount.model.errors import HostFailure, Unsupported
+from sidemount.model.mountspec import MountSpec
+
+_THREADS = 32
+_MOST_DIRECTORIES_OPEN = 8192
+_SHARE_FOR_DIRECTORIES = (
+    8  # of the descriptors a process may have; the rest is for files that applications open
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """Where a daemon finds what its volume needs, and how it runs what waits."""
+
+    source: str
+    secrets: str
+    cache: str
+    state_dir: str
+    in_thread: InThread
+
+
+def build_operations(
+    spec: MountSpec,
+    *,
+    source: str,
+    secrets: str,
+    cache: str,
+    state_dir: str,
+    in_thread: InThread | None = None,
+) -> FilesystemOperations:
+    """Return what serves a volume. Sets the process up for it: no umask, as many descriptors as it may have.
+
+    `in_thread` belongs to the runtime that pyfuse3 runs on (default: trio). Raises InvalidRequest for wrong options,
+    Unsupported for an unknown filesystem, HostFailure if the source cannot be opened.
+    """
+    build = FILESYSTEMS.get(spec.filesystem)
+    if build is None:
+        known = ", ".join(sorted(FILESYSTEMS))
+        raise Unsupported(
+            f"volume {spec.volume}: filesystem {spec.filesystem!r} is not built in",
+            hint=f"built-in filesystems: {known}",
+        )
+    os.umask(0)  # the kernel has applied the caller's
+    surroundings = Surroundings(
+        source=source,
+        secrets=secrets,
+        cache=cache,
+        state_dir=state_dir,
+        in_thread=in_thread or in_trio_thread,
+    )
+    return build(spec, surroundings)
+
+
+def _directory(spec: MountSpec, surroundings: Surroundings) -> FilesystemOperations:
+    settings = parse_settings(spec, surroundings.source)
+    try:
+        root = open_root(settings.source, settings.sub_path)
+        store = Store(root, read_powers())
+    except OSError as error:
+        message, hint = explain_root_error(error, settings.source, settings.sub_path)
+        raise HostFailure(f"volume {spec.volume}: {message}", errno=error.errno or 0, hint=hint) from error
+    return directory_operations(store, settings, surroundings.in_thread)
+
+
+def directory_operations(
+    store: Store, settings: DirectorySettings, in_thread: InThread
+) -> FilesystemOperations:
+    """Return what serves a store as a `directory` volume."""
+    directories_open = min(_MOST_DIRECTORIES_OPEN, raise_descriptor_limit() // _SHARE_FOR_DIRECTORIES)
+    return FilesystemOperations(
+        DirectoryFilesystem(store, settings, in_thread, directories_open),
+        ProtocolSettings(
+            read_only=settings.read_only,
+            attribute_timeout_s=settings.attribute_timeout_s,
+            entry_timeout_s=settings.entry_timeout_s,
+            acl=settings.extended_attributes,
+            writeback=settings.writeback,
+        ),
+    )
+
+
+FILESYSTEMS: dict[str, Callable[[MountSpec, Surroundings], FilesystemOperations]] = {"directory": _directory}
+
+
+async def in_trio_thread(function: Callable[..., T], *args: object) -> T:
+    """Run a function in a thread of trio's. A cancelled caller (the daemon ends) does not wait for a store that hangs."""
+    return await trio.to_thread.run_sync(function, *args, abandon_on_cancel=True, limiter=_LIMITER)
+
+
+_LIMITER = trio.CapacityLimiter(_THREADS)
+
+
+def raise_descriptor_limit() -> int:
+    """Allow this process as many descriptors as it may have, and return how many that is."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+    return soft

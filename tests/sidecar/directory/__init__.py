@@ -1,0 +1,1 @@
+"""Tests of the `directory` filesystem, most of them on a real kernel mount."""
