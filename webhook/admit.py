@@ -1,0 +1,183 @@
+"""mutate(): the bytes of an AdmissionReview in, the bytes of its answer out. Pure, given facts and settings.
+
+Decisions are kept by pod shape: pods of one workload differ in nothing that matters, and what was proved for the first holds for
+all. Nothing kept outlives the facts or the settings that it came from.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from sidemount.model.errors import InvalidRequest, Reason
+from sidemount.model.facts import Facts
+from webhook.asked import read_asked
+from webhook.decision import Decided, PodCase, judge, refused, unchanged
+from webhook.gate import CREATE, is_enabled, is_mirror, is_pod, is_system_namespace, namespace_of
+from webhook.injection_settings import InjectionSettings
+from webhook.outcome import Answer, Outcome
+from webhook.pod import Pod, decode_object, decode_pod
+from webhook.review import (
+    RawRequest,
+    decode_pod_review,
+    decode_review,
+    is_null,
+    render_answer,
+    render_tail,
+)
+from webhook.shape import (
+    PodShape,
+    claim_volumes,
+    has_reserved_container,
+    is_request,
+    own_annotations,
+    shape_of,
+)
+
+_KEPT_MAX = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """An outcome and everything of its answer but the uid."""
+
+    outcome: Outcome
+    tail: bytes
+
+
+class Memory:
+    """Decisions by pod shape, for one set of facts and settings; the least recently used go first."""
+
+    def __init__(self, facts: Facts, settings: InjectionSettings) -> None:
+        self.facts = facts
+        self.generation = facts.generation()
+        self.settings = settings
+        self._kept: OrderedDict[PodShape, Kept] = OrderedDict()
+
+    def is_of(self, facts: Facts, settings: InjectionSettings) -> bool:
+        """Whether decisions made under these facts and settings are kept here."""
+        return (
+            self.facts is facts
+            and (self.settings is settings or self.settings == settings)
+            and self.generation == facts.generation()
+        )
+
+    def get(self, shape: PodShape) -> Kept | None:
+        """Return what was decided for a shape."""
+        kept = self._kept.get(shape)
+        if kept is not None:
+            self._kept.move_to_end(shape)
+        return kept
+
+    def keep(self, shape: PodShape, kept: Kept) -> None:
+        """Keep a decision."""
+        self._kept[shape] = kept
+        if len(self._kept) > _KEPT_MAX:
+            self._kept.popitem(last=False)
+
+
+def mutate(body: bytes, *, facts: Facts, settings: InjectionSettings) -> Answer:
+    """Answer one review of the mutating webhook. Raises BadReview on what is no review."""
+    request = decode_pod_review(body)
+    if request is None:
+        return _mutate_any(decode_review(body), facts, settings)
+    if request.operation != CREATE or request.sub_resource or not is_pod(request.kind, request.resource):
+        return _answer(request.uid, _NOT_A_POD_CREATE)
+    return _answer(
+        request.uid, _decide(request.object, request.namespace, lambda: _pod_of(body), facts, settings)
+    )
+
+
+def _mutate_any(request: RawRequest, facts: Facts, settings: InjectionSettings) -> Answer:
+    """Answer a review whose object is no pod of the usual types."""
+    is_create = request.operation == CREATE and not request.sub_resource
+    if not is_create or not is_pod(request.kind, request.resource) or is_null(request.object):
+        return _answer(request.uid, _NOT_A_POD_CREATE)
+    raw = bytes(request.object)
+    try:
+        pod = decode_pod(raw)
+    except InvalidRequest as fault:
+        return _answer(request.uid, _unreadable(raw, fault, request.namespace, settings))
+    return _answer(request.uid, _decide(pod, request.namespace, lambda: decode_object(raw), facts, settings))
+
+
+def _pod_of(body: bytes) -> dict[str, Any]:
+    return decode_object(bytes(decode_review(body).object))
+
+
+def _decide(
+    pod: Pod,
+    requested_namespace: str | None,
+    decode: Callable[[], dict[str, Any]],
+    facts: Facts,
+    settings: InjectionSettings,
+) -> Kept:
+    metadata = pod.metadata
+    namespace = namespace_of(requested_namespace, metadata.namespace if metadata is not None else "")
+    if is_system_namespace(namespace, settings):
+        return _SYSTEM_NAMESPACE
+    if metadata is not None and metadata.annotations and is_mirror(metadata.annotations):
+        return _MIRROR_POD
+    ours = own_annotations(pod)
+    asked = read_asked(ours)
+    if not ours and not is_enabled(facts.namespace(namespace)):
+        return _NOT_REQUESTED
+    wanted = asked.names | claim_volumes(pod)
+    if not ours and not wanted and not has_reserved_container(pod):
+        return _NOT_REQUESTED
+    shape = shape_of(pod, namespace, ours, wanted)
+    memory = _memory_of(facts, settings)
+    kept = memory.get(shape)
+    if kept is None:
+        case = PodCase(
+            shape=shape,
+            asked=asked,
+            decode=decode,
+            reshape=lambda more: shape_of(pod, namespace, ours, wanted | more),
+        )
+        kept = _kept(judge(case, facts, settings))
+        # What a pod carries of ours is no part of its shape, and a fault of ours may not last.
+        if not shape.carries_ours and kept.outcome.code < _SERVER_FAULT:
+            memory.keep(shape, kept)
+    return kept
+
+
+def _memory_of(facts: Facts, settings: InjectionSettings) -> Memory:
+    global _memory
+    if _memory is None or not _memory.is_of(facts, settings):
+        _memory = Memory(facts, settings)
+    return _memory
+
+
+def _unreadable(
+    raw: bytes, fault: InvalidRequest, requested_namespace: str | None, settings: InjectionSettings
+) -> Kept:
+    """Refuse an object that is no proper pod only if it asks for something; the API server refuses the rest by itself."""
+    if is_system_namespace(namespace_of(requested_namespace, ""), settings):
+        return _SYSTEM_NAMESPACE
+    try:
+        metadata = decode_object(raw).get("metadata")
+    except InvalidRequest:
+        return _NOT_REQUESTED
+    annotations = metadata.get("annotations") if isinstance(metadata, dict) else None
+    if not isinstance(annotations, dict) or not any(is_request(key) for key in annotations):
+        return _NOT_REQUESTED
+    return _kept(refused(fault))
+
+
+def _kept(decided: Decided) -> Kept:
+    return Kept(decided.outcome, render_tail(decided.outcome, decided.audit))
+
+
+def _answer(uid: str, kept: Kept) -> Answer:
+    # Only here may failurePolicy decide: there is no verdict yet.
+    status = 500 if kept.outcome.reason is Reason.NOT_READY else 200
+    return Answer(body=render_answer(uid, kept.tail), outcome=kept.outcome, http_status=status)
+
+
+_SERVER_FAULT = 500
+_NOT_A_POD_CREATE = _kept(unchanged(Reason.NOT_A_POD_CREATE))
+_SYSTEM_NAMESPACE = _kept(unchanged(Reason.SYSTEM_NAMESPACE))
+_MIRROR_POD = _kept(unchanged(Reason.MIRROR_POD))
+_NOT_REQUESTED = _kept(unchanged(Reason.NOT_REQUESTED))
+_memory: Memory | None = None

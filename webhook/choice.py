@@ -1,0 +1,195 @@
+"""Which volumes a pod gets and how: every request resolved, decided and found in the pod's spec.volumes."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from sidemount.model.decide import Csi, DeliveryFacts, Refuse, Sidecar, decide
+from sidemount.model.errors import (
+    Faults,
+    InvalidRequest,
+    PolicyDenied,
+    Reason,
+    Unsupported,
+    VolumeError,
+    shown,
+)
+from sidemount.model.facts import Facts, NamespaceFacts
+from sidemount.model.names import CSI_DRIVER, volume_name_fault
+from sidemount.model.resolve import ResolvedVolume, resolve
+from sidemount.model.volume_request import Claim, VolumeRequest
+from webhook.csi_volume import CLAIM, CSI, csi_source, is_same_csi
+from webhook.injection_settings import InjectionSettings
+from webhook.outcome import VolumeOutcome
+from webhook.shape import PodShape, VolumeShape
+
+EMPTY_DIR = "emptyDir"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenVolume:
+    """A request that will be served. `index` is its place in spec.volumes, None if `mountPath` alone asks for it."""
+
+    resolved: ResolvedVolume
+    decision: Sidecar | Csi
+    index: int | None
+    fields: tuple[tuple[str, bytes], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The volume's name."""
+        return self.resolved.request.name
+
+    @property
+    def is_sidecar(self) -> bool:
+        """Whether a keeper and daemon deliver it."""
+        return isinstance(self.decision, Sidecar)
+
+    @property
+    def is_implicit(self) -> bool:
+        """Whether nobody asked for it: the pod uses a claim whose PersistentVolume is ours."""
+        origin = self.resolved.request.origin
+        return isinstance(origin, Claim) and origin.implicit
+
+
+def implicit_requests(
+    shape: PodShape, named: frozenset[str], namespace: str, facts: Facts
+) -> list[VolumeRequest]:
+    """Return a request for every claim in spec.volumes whose PersistentVolume is ours and that no annotation names."""
+    requests = []
+    for index, volume in enumerate(shape.volumes):
+        if isinstance(volume, str) or volume.name in named:
+            continue
+        claim = decoded_field(volume, CLAIM)
+        name = claim.get("claimName") if isinstance(claim, dict) else None
+        if isinstance(name, str) and is_our_claim(namespace, name, facts):
+            where = f"spec.volumes[{index}] ({shown(volume.name)})"
+            requests.append(
+                implicit_request(volume.name, name, where, read_only=claim.get("readOnly") is True)
+            )
+    return requests
+
+
+def implicit_request(volume: str, claim: str, where: str, *, read_only: bool) -> VolumeRequest:
+    """Return the request that the use of a claim makes."""
+    return VolumeRequest(name=volume, origin=Claim(claim, implicit=True), where=where, read_only=read_only)
+
+
+def is_our_claim(namespace: str, name: str, facts: Facts) -> bool:
+    """Say whether a claim is bound to a PersistentVolume of ours."""
+    claim = facts.claim(namespace, name)
+    volume = facts.volume(claim.volume) if claim is not None and claim.volume else None
+    return volume is not None and volume.driver == CSI_DRIVER
+
+
+def choose(
+    request: VolumeRequest,
+    shape: PodShape,
+    namespace: NamespaceFacts,
+    facts: Facts,
+    delivery_facts: DeliveryFacts,
+    settings: InjectionSettings,
+) -> ChosenVolume:
+    """Resolve, decide and find one request. Raises VolumeError."""
+    fault = volume_name_fault(request.name)
+    if fault:
+        raise InvalidRequest(f"{request.where}: volume name {shown(request.name)} {fault}", hint="rename it")
+    resolved = resolve(request, namespace, facts, existing_enabled=settings.existing_enabled)
+    decision = decide(resolved.request, resolved.driver_class, delivery_facts)
+    if isinstance(decision, Refuse):
+        raise PolicyDenied(decision.message, reason=decision.reason, hint=decision.hint)
+    index, fields = _find(resolved, shape, isinstance(decision, Sidecar))
+    return ChosenVolume(resolved=resolved, decision=decision, index=index, fields=fields)
+
+
+def left_alone(request: VolumeRequest, why: VolumeError) -> VolumeOutcome:
+    """Return the outcome of a claim that stays as it is, because we could not deliver it better."""
+    claim = request.origin.name if isinstance(request.origin, Claim) else ""
+    return VolumeOutcome(
+        volume=request.name,
+        driver_class=request.driver_class,
+        source=f"claim {claim}",
+        delivery=CSI,
+        reason=Reason.LEFT_TO_CSI,
+        message=f"volume {shown(request.name)} is left to CSI: {why}",
+    )
+
+
+def collect(errors: Iterable[VolumeError]) -> list[VolumeError]:
+    """Return the single faults of errors, each text once."""
+    flat: dict[str, VolumeError] = {}
+    for error in errors:
+        for fault in error.faults if isinstance(error, Faults) else (error,):
+            flat.setdefault(str(fault), fault)
+    return list(flat.values())
+
+
+def decoded_field(volume: VolumeShape, field: str) -> Any:
+    """Return one field of a volume as plain JSON; None if it is absent."""
+    for key, raw in volume.fields:
+        if key == field:
+            return msgspec.json.decode(raw)
+    return None
+
+
+def _find(
+    resolved: ResolvedVolume, shape: PodShape, is_sidecar: bool
+) -> tuple[int | None, tuple[tuple[str, bytes], ...]]:
+    """Return where the request's volume is in spec.volumes, checked to be one that it may become."""
+    request = resolved.request
+    for index, volume in enumerate(shape.volumes):
+        if isinstance(volume, VolumeShape) and volume.name == request.name:
+            _check_kind(resolved, volume, is_sidecar)
+            return index, volume.fields
+    if request.mount_path:
+        return None, ()
+    raise InvalidRequest(
+        f"{request.where}: the pod declares no volume {shown(request.name)} in spec.volumes",
+        reason=Reason.UNKNOWN_VOLUME,
+        hint=f"add {{name: {request.name}, emptyDir: {{}}}} and mount it, or give mountPath in the list form",
+    )
+
+
+def _check_kind(resolved: ResolvedVolume, volume: VolumeShape, is_sidecar: bool) -> None:
+    request = resolved.request
+    kinds = [key for key, _ in volume.fields]
+    if not kinds or EMPTY_DIR in kinds:
+        # Without a source Kubernetes makes it an emptyDir.
+        return
+    if CLAIM in kinds and isinstance(request.origin, Claim):
+        claim = decoded_field(volume, CLAIM)
+        if isinstance(claim, dict) and claim.get("claimName") == request.origin.name:
+            return
+    if CSI in kinds and not is_sidecar and not isinstance(request.origin, Claim):
+        if is_same_csi(decoded_field(volume, CSI), csi_source(resolved)[CSI]):
+            return
+        raise Unsupported(
+            f"{request.where}: volume {shown(request.name)} is a csi volume that differs from what the annotation asks",
+            reason=Reason.HAND_MADE,
+            hint="make it an emptyDir: the webhook writes the csi volume",
+        )
+    raise InvalidRequest(
+        f"{request.where}: volume {shown(request.name)} of spec.volumes is a {kinds[0]}, not an emptyDir",
+        reason=Reason.NAME_COLLISION,
+        hint="rename one of the two, or make it an emptyDir",
+    )
+
+
+def volume_outcome(volume: ChosenVolume) -> VolumeOutcome:
+    """Return the outcome of a chosen volume, its mounts still to be told."""
+    return VolumeOutcome(
+        volume=volume.name,
+        driver_class=volume.resolved.driver_class.name,
+        source=volume.resolved.spec.source,
+        delivery="sidecar" if volume.is_sidecar else CSI,
+        reason=volume.decision.reason,
+        message=volume.decision.message,
+    )
+
+
+def with_context(volume: ChosenVolume, selinux_context: str) -> ChosenVolume:
+    """Return the volume with the SELinux label that its FUSE mount carries."""
+    spec = replace(volume.resolved.spec, selinux_context=selinux_context)
+    return replace(volume, resolved=replace(volume.resolved, spec=spec))

@@ -1,0 +1,169 @@
+"""JSON Patch operations that bring a pod to its plan: additive, by hand, in an order that applies.
+
+No operation names a whole list of the user's unless it is absent or empty, nor a whole mount or container of the user's.
+"""
+
+from typing import Any
+
+from sidemount.model.mountspec import encode_keeper_config
+from sidemount.model.names import KEEPER_CONTAINER, STATUS_ANNOTATION
+from webhook.injection_settings import InjectionSettings
+from webhook.operations import END, Operation, add, move, replace
+from webhook.order import Insertion, Move, arrange
+from webhook.own_container import differences, is_same_volume, stripped_fields
+from webhook.plan import InjectionPlan
+from webhook.present import INIT, Present, hand_made, hand_made_volume
+from webhook.shape import PodShape
+from webhook.views import fields_to_set, rendered_mount
+
+_SPEC = "spec"
+_METADATA = "metadata"
+
+
+def patch_operations(
+    shape: PodShape, plan: InjectionPlan, present: Present, settings: InjectionSettings
+) -> tuple[list[Operation], list[Operation]]:
+    """Return the operations without which the pod would not have its volumes, and those that only make it better.
+
+    Raises InvalidRequest when something of our name is not ours.
+    """
+    needed = [
+        *_volume_operations(shape, plan, present),
+        *_mount_operations(shape, plan),
+        *_repairs(plan, present),
+        *_container_operations(shape, plan, present, settings),
+    ]
+    return needed, [*_annotation_operations(shape, plan), *_pod_operations(shape, plan)]
+
+
+def _volume_operations(shape: PodShape, plan: InjectionPlan, present: Present) -> list[Operation]:
+    operations = [
+        replace((_SPEC, "volumes", index), value) for index, value in sorted(plan.changed_volumes.items())
+    ]
+    missing = []
+    for volume in plan.volumes:
+        found = present.volumes.get(volume["name"])
+        if found is None:
+            missing.append(volume)
+        elif not is_same_volume(found, volume):
+            raise hand_made_volume(volume["name"])
+    unknown = present.volumes.keys() - {volume["name"] for volume in plan.volumes}
+    if unknown:
+        raise hand_made_volume(min(unknown))
+    missing += plan.new_volumes
+    if missing and not shape.volumes:
+        return [*operations, add((_SPEC, "volumes"), missing)]
+    return operations + [add((_SPEC, "volumes", END), volume) for volume in missing]
+
+
+def _mount_operations(shape: PodShape, plan: InjectionPlan) -> list[Operation]:
+    operations = []
+    for use in plan.uses:
+        base = (_SPEC, use.place.section, use.place.index, "volumeMounts", use.index or 0)
+        for field, value in fields_to_set(use).items():
+            # `add` sets a member whether or not it is there; `name` always is.
+            operations.append((replace if field == "name" else add)((*base, field), value))
+    for place in dict.fromkeys(use.place for use in plan.added):
+        mounts = [rendered_mount(use) for use in plan.added if use.place == place]
+        base_path = (_SPEC, place.section, place.index, "volumeMounts")
+        containers = shape.containers if place.section == "containers" else shape.init_containers
+        if containers[place.index].mounts:
+            operations += [add((*base_path, END), mount) for mount in mounts]
+        else:
+            operations.append(add(base_path, mounts))
+    return operations
+
+
+def _repairs(plan: InjectionPlan, present: Present) -> list[Operation]:
+    """Return what puts right the containers of ours that are there; refuse those that are not ours. Before any is moved."""
+    operations: list[Operation] = []
+    rendered = {container["name"]: container for container in plan.containers}
+    for name, own in present.containers.items():
+        ours = rendered.get(name)
+        if ours is None:
+            raise hand_made(name, "belongs to no volume that the pod asks for")
+        wrong = differences(own.found, ours)
+        if wrong:
+            raise hand_made(name, f"is not the one that we would add: its {', '.join(wrong)} differ")
+        operations += [
+            add((_SPEC, INIT, own.index, field), ours[field]) for field in stripped_fields(own.found, ours)
+        ]
+    keeper = present.containers.get(KEEPER_CONTAINER)
+    if keeper is not None:
+        operations += _configuration(plan, present, keeper.index)
+    return operations
+
+
+def _configuration(plan: InjectionPlan, present: Present, keeper_index: int) -> list[Operation]:
+    """Return what brings the keeper's configuration up to date. It may only have gained volumes and views."""
+    if plan.config == present.config:
+        return []
+    wanted = {mount.spec.volume: mount for mount in plan.config.mounts}
+    for mount in present.config.mounts:
+        ours = wanted.get(mount.spec.volume)
+        if ours is None or ours.spec != mount.spec or not set(mount.views) <= set(ours.views):
+            raise hand_made(
+                KEEPER_CONTAINER, f"has a configuration of volume {mount.spec.volume} that is not ours"
+            )
+    return [
+        replace(
+            (_SPEC, INIT, keeper_index, "env", present.env_index, "value"), encode_keeper_config(plan.config)
+        )
+    ]
+
+
+def _container_operations(
+    shape: PodShape, plan: InjectionPlan, present: Present, settings: InjectionSettings
+) -> list[Operation]:
+    if not plan.containers:
+        return []
+    names = [container.name for container in shape.init_containers]
+    if not names:
+        return [add((_SPEC, INIT), list(plan.containers))]
+    rendered = {container["name"]: container for container in plan.containers}
+    operations: list[Operation] = []
+    for step in arrange(names, list(rendered), _dependents(plan), settings.network_containers):
+        match step:
+            case Insertion(name=name, index=index):
+                operations.append(add((_SPEC, INIT, index), rendered[name]))
+            case Move(source=source, index=index):
+                operations.append(move((_SPEC, INIT, source), (_SPEC, INIT, index)))
+    return operations
+
+
+def _dependents(plan: InjectionPlan) -> frozenset[int]:
+    """Return the init containers, by index, that show a view and so must start after all of ours."""
+    return frozenset(
+        use.place.index
+        for use in (*plan.uses, *plan.added)
+        if use.view is not None and use.place.section == INIT
+    )
+
+
+def _annotation_operations(shape: PodShape, plan: InjectionPlan) -> list[Operation]:
+    found = dict(shape.foreign)
+    if shape.status is not None:
+        found[STATUS_ANNOTATION] = shape.status
+    wanted = {key: value for key, value in plan.marks.annotations.items() if found.get(key) != value}
+    if not wanted:
+        return []
+    if not shape.has_metadata:
+        return [add((_METADATA,), {"annotations": wanted})]
+    if not shape.has_annotations:
+        return [add((_METADATA, "annotations"), wanted)]
+    return [
+        (replace if key in found else add)((_METADATA, "annotations", key), value)
+        for key, value in wanted.items()
+    ]
+
+
+def _pod_operations(shape: PodShape, plan: InjectionPlan) -> list[Operation]:
+    operations: list[Operation] = []
+    secrets: list[dict[str, Any]] = [{"name": name} for name in plan.marks.pull_secrets]
+    if secrets and not shape.pull_secrets:
+        operations.append(add((_SPEC, "imagePullSecrets"), secrets))
+    else:
+        operations += [add((_SPEC, "imagePullSecrets", END), secret) for secret in secrets]
+    if plan.marks.grace_s is not None:
+        operations.append(add((_SPEC, "terminationGracePeriodSeconds"), plan.marks.grace_s))
+    return operations

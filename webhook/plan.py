@@ -1,0 +1,270 @@
+"""InjectionPlan: everything that a pod is to carry for its volumes, computed from its shape. No patch yet."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from sidemount.model.decide import DeliveryFacts
+from sidemount.model.errors import PolicyDenied, Reason, VolumeError, raise_faults, shown
+from sidemount.model.facts import Facts, NamespaceFacts
+from sidemount.model.mountspec import KeeperConfig, KeeperMount, View
+from sidemount.model.names import KEEPER_CONTAINER, daemon_container
+from sidemount.model.volume_request import Claim, VolumeRequest
+from webhook.choice import EMPTY_DIR, ChosenVolume, choose, collect, volume_outcome, with_context
+from webhook.csi_volume import CLAIM, CSI, csi_source
+from webhook.injection_settings import InjectionSettings
+from webhook.marks import Marks, marks
+from webhook.outcome import MountOutcome, VolumeOutcome
+from webhook.present import Present
+from webhook.render import Daemon, daemon_container_of, keeper_container, own_volumes
+from webhook.resources import Amounts, check_fit, clamped, is_guaranteed, merge, raised_to_limits
+from webhook.security import selinux_context
+from webhook.shape import PodShape
+from webhook.sources import cache_attachment, secret_attachment, source_attachment
+from webhook.views import Use, Wanted, added_uses, read_uses, views_of
+
+_SOURCES = (EMPTY_DIR, CLAIM, CSI)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What a pod is planned in: its namespace, the cluster, the operator's settings."""
+
+    namespace: NamespaceFacts
+    facts: Facts
+    delivery: DeliveryFacts
+    settings: InjectionSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InjectionPlan:
+    """What a pod shall carry.
+
+    `containers`: ours, the keeper first. `volumes`: ours, and new ones of the user's names. `changed_volumes`: index in
+    spec.volumes → what stands there. `uses`: mounts as found; `added`: mounts to add.
+    """
+
+    containers: tuple[dict[str, Any], ...]
+    volumes: tuple[dict[str, Any], ...]
+    new_volumes: tuple[dict[str, Any], ...]
+    changed_volumes: Mapping[int, dict[str, Any]]
+    uses: tuple[Use, ...]
+    added: tuple[Use, ...]
+    config: KeeperConfig
+    marks: Marks
+    outcomes: tuple[VolumeOutcome, ...]
+    warnings: tuple[str, ...]
+
+
+def make_plan(
+    shape: PodShape,
+    requests: tuple[VolumeRequest, ...],
+    present: Present,
+    setting: Setting,
+    left: tuple[VolumeOutcome, ...] = (),
+) -> InjectionPlan:
+    """Plan every request. Raises VolumeError: the one fault there is, or Faults with all of them."""
+    faults: list[VolumeError] = []
+    chosen = _chosen(requests, shape, setting, faults)
+    wanted = {volume.name: _wanted(volume) for volume in chosen}
+    uses = read_uses(shape, wanted, present.views, faults)
+    added = added_uses(shape, wanted, uses, setting.settings.network_containers, faults)
+    sidecars = [volume for volume in chosen if volume.is_sidecar]
+    for volume in sidecars:
+        _check_shared_uid(shape, volume, faults)
+    _raise(faults)
+    views = {volume.name: _all_views(volume, [*uses, *added], present) for volume in sidecars}
+    config = KeeperConfig(
+        mounts=tuple(KeeperMount(spec=volume.resolved.spec, views=views[volume.name]) for volume in sidecars)
+    )
+    daemons = _daemons(sidecars, shape, setting.settings)
+    outcomes = (*(_told(volume, [*uses, *added]) for volume in chosen), *left)
+    found_marks = marks(shape, chosen, daemons, outcomes, setting.settings)
+    return InjectionPlan(
+        containers=_containers(config, daemons, shape, present, setting.settings),
+        volumes=tuple(own_volumes(daemons)) if daemons else (),
+        new_volumes=tuple(
+            {"name": volume.name, **csi_source(volume.resolved)}
+            for volume in chosen
+            if not volume.is_sidecar and volume.index is None
+        ),
+        changed_volumes=_changed_volumes(chosen),
+        uses=tuple(uses),
+        added=tuple(added),
+        config=config,
+        marks=found_marks,
+        outcomes=outcomes,
+        warnings=_warnings(chosen, [*uses, *added], outcomes, found_marks),
+    )
+
+
+def _chosen(
+    requests: tuple[VolumeRequest, ...], shape: PodShape, setting: Setting, faults: list[VolumeError]
+) -> list[ChosenVolume]:
+    chosen = []
+    for request in requests:
+        try:
+            volume = choose(
+                request, shape, setting.namespace, setting.facts, setting.delivery, setting.settings
+            )
+            if volume.is_sidecar:
+                volume = with_context(volume, selinux_context(shape, volume.resolved.driver_class))
+        except VolumeError as fault:
+            faults.append(fault)
+        else:
+            chosen.append(volume)
+    return chosen
+
+
+def _raise(faults: list[VolumeError]) -> None:
+    raise_faults(collect(faults))
+
+
+def _wanted(volume: ChosenVolume) -> Wanted:
+    request = volume.resolved.request
+    return Wanted(
+        volume=volume.name,
+        is_sidecar=volume.is_sidecar,
+        read_only=volume.resolved.spec.read_only,
+        mount_path=request.mount_path,
+        containers=request.containers,
+        where=request.where,
+        keeps_choice=volume.is_implicit and not volume.is_sidecar,
+    )
+
+
+def _all_views(volume: ChosenVolume, uses: list[Use], present: Present) -> tuple[View, ...]:
+    """Return the views in use and those that a keeper of this pod makes already: a view is never taken back."""
+    views = {view.name: view for view in views_of(volume.name, uses, volume.resolved.spec.read_only)}
+    made = {name: view for name, (owner, view) in present.views.items() if owner == volume.name}
+    if made and not any(use.volume == volume.name for use in uses):
+        views = {}
+    return tuple(sorted({**views, **made}.values(), key=_view_order))
+
+
+def _view_order(view: View) -> tuple[str, bool]:
+    return view.sub_path, view.read_only
+
+
+def _check_shared_uid(shape: PodShape, volume: ChosenVolume, faults: list[VolumeError]) -> None:
+    """With one process namespace a process of the daemon's uid could reach into it, where its credentials are."""
+    if not shape.shared_processes or not volume.resolved.request.secret:
+        return
+    uid = volume.resolved.driver_class.uid
+    for container in (*shape.init_containers, *shape.containers):
+        runs_as = shape.security.run_as_user if container.run_as_user is None else container.run_as_user
+        if runs_as == uid and container.name not in (KEEPER_CONTAINER, daemon_container(volume.name)):
+            faults.append(
+                PolicyDenied(
+                    f"{volume.resolved.request.where}: the pod shares its process namespace, and container "
+                    f"{shown(container.name)} runs as uid {uid}, as the client of volume {shown(volume.name)} that holds credentials",
+                    reason=Reason.SHARED_UID,
+                    hint="set another runAsUser, or drop shareProcessNamespace",
+                )
+            )
+
+
+def _daemons(
+    sidecars: list[ChosenVolume], shape: PodShape, settings: InjectionSettings
+) -> tuple[Daemon, ...]:
+    daemons = []
+    for volume in sidecars:
+        request, driver_class, spec = (
+            volume.resolved.request,
+            volume.resolved.driver_class,
+            volume.resolved.spec,
+        )
+        attachments = (
+            source_attachment(spec),
+            secret_attachment(volume.name, request.secret, driver_class, spec.uid),
+            cache_attachment(volume.name, driver_class),
+        )
+        amounts = merge(
+            (
+                (settings.daemon_requests, settings.daemon_limits),
+                (driver_class.resources.requests, driver_class.resources.limits),
+                (request.resources.requests, request.resources.limits),
+            )
+        )
+        claim = request.origin.name if volume.is_implicit and isinstance(request.origin, Claim) else ""
+        daemons.append(
+            Daemon(
+                spec=spec,
+                driver_class=driver_class,
+                amounts=_fitted(amounts, shape),
+                attachments=tuple(a for a in attachments if a is not None),
+                claim=claim,
+            )
+        )
+    return tuple(daemons)
+
+
+def _fitted(amounts: Amounts, shape: PodShape) -> Amounts:
+    return clamped(raised_to_limits(amounts) if is_guaranteed(shape) else amounts, shape)
+
+
+def _containers(
+    config: KeeperConfig,
+    daemons: tuple[Daemon, ...],
+    shape: PodShape,
+    present: Present,
+    settings: InjectionSettings,
+) -> tuple[dict[str, Any], ...]:
+    if not daemons:
+        return ()
+    keeper = _fitted(merge(((settings.keeper_requests, settings.keeper_limits),)), shape)
+    if present.is_empty:
+        # In a later round others may have changed any amount, ours too: they were judged in the first.
+        ours = {daemon_container(daemon.spec.volume): daemon.amounts for daemon in daemons}
+        check_fit(shape, {KEEPER_CONTAINER: keeper, **ours})
+    return (
+        keeper_container(config, keeper, shape, settings),
+        *(daemon_container_of(daemon, shape, settings) for daemon in daemons),
+    )
+
+
+def _changed_volumes(chosen: list[ChosenVolume]) -> dict[int, dict[str, Any]]:
+    """Return what stands in spec.volumes in place of what a request's volume was; fields that we do not know are kept."""
+    changed = {}
+    for volume in chosen:
+        if volume.index is None:
+            continue
+        source = {EMPTY_DIR: {}} if volume.is_sidecar else csi_source(volume.resolved)
+        kinds = {key for key, _ in volume.fields if key in _SOURCES}
+        if kinds == set(source) or (volume.is_sidecar and not kinds):
+            continue
+        kept = {key: msgspec.json.decode(raw) for key, raw in volume.fields if key not in _SOURCES}
+        changed[volume.index] = {"name": volume.name, **kept, **source}
+    return changed
+
+
+def _told(volume: ChosenVolume, uses: list[Use]) -> VolumeOutcome:
+    mounts = tuple(
+        MountOutcome(container=u.place.name, path=u.path, sub_path=u.sub_path, read_only=u.read_only)
+        for u in uses
+        if u.volume == volume.name
+    )
+    return replace(volume_outcome(volume), mounts=mounts)
+
+
+def _warnings(
+    chosen: list[ChosenVolume], uses: list[Use], outcomes: tuple[VolumeOutcome, ...], found: Marks
+) -> tuple[str, ...]:
+    told = [
+        f"sidemount: volume {o.volume}: {o.delivery}, {f'class {o.driver_class} ' if o.driver_class else ''}({o.reason.value})"
+        for o in outcomes
+    ]
+    used = {use.volume for use in uses}
+    told += [f"sidemount: volume {v.name} is mounted by no container" for v in chosen if v.name not in used]
+    told += [
+        f"sidemount: volume {v.name}: class {v.resolved.driver_class.name} cannot take a descriptor, so its container is privileged"
+        for v in chosen
+        if v.is_sidecar and not v.resolved.driver_class.abilities.descriptor
+    ]
+    if found.grace_s is not None:
+        told.append(
+            f"sidemount: terminationGracePeriodSeconds raised to {found.grace_s}, so that volumes can be unmounted"
+        )
+    return tuple(told)

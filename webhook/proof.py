@@ -1,0 +1,253 @@
+"""The proof of a patch: applied to the very pod it was made for, it applies, changes nothing of the user's and brings all of ours.
+
+Nothing here trusts how the operations were made; the plan says what must be there, the pod what must stay. What no operation
+reaches is the same object before and after, so the comparison costs what the patch touches, not what the pod weighs.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sidemount.model.errors import BadMessage
+from sidemount.model.mountspec import KeeperConfig, KeeperMount, View, decode_keeper_config
+from sidemount.model.names import KEEPER_CONTAINER, MOUNTS_VOLUME
+from webhook.operations import NotApplicable, Operation, apply
+from webhook.own_container import differences, is_same_volume, mounts_env, stripped_fields
+from webhook.plan import InjectionPlan
+from webhook.shape import SAFE_LOCAL_VOLUMES, is_reserved
+from webhook.views import HOST_TO_CONTAINER, rendered_mount
+
+_SPEC_FIELDS = frozenset(
+    {"volumes", "initContainers", "containers", "imagePullSecrets", "terminationGracePeriodSeconds"}
+)
+_MOUNT_FIELDS = frozenset({"name", "subPath", "mountPropagation", "readOnly"})
+_REPAIRED_FIELDS = frozenset({"restartPolicy", "startupProbe", "env"})
+_SOURCES = frozenset({"emptyDir", "persistentVolumeClaim", "csi"})
+_DEFAULT_GRACE_S = 30
+
+_Json = Mapping[str, Any]
+
+
+class NotProved(Exception):
+    """A patch does not do what it is meant to, or does more. It must not be sent."""
+
+
+def prove(before: _Json, operations: Sequence[Operation], plan: InjectionPlan) -> _Json:
+    """Return the pod as patched. Raises NotProved."""
+    try:
+        after: Any = apply(before, operations)
+    except NotApplicable as error:
+        raise NotProved(f"it does not apply: {error}") from error
+    if not isinstance(after, dict):
+        raise NotProved("the pod is no object any more")
+    _unchanged(before, after, frozenset({"metadata", "spec"}), "the pod")
+    _prove_metadata(_mapping(before, "metadata"), _mapping(after, "metadata"), plan)
+    was, now = _mapping(before, "spec"), _mapping(after, "spec")
+    _unchanged(was, now, _SPEC_FIELDS, "spec")
+    _prove_pod(was, now, plan)
+    _prove_volumes(_list(was, "volumes"), _list(now, "volumes"), plan)
+    _prove_containers(_list(was, "containers"), _list(now, "containers"), plan)
+    _prove_init_containers(_list(was, "initContainers"), _list(now, "initContainers"), plan)
+    return after
+
+
+def _prove_metadata(was: _Json, now: _Json, plan: InjectionPlan) -> None:
+    _unchanged(was, now, frozenset({"annotations"}), "metadata")
+    old, new = _mapping(was, "annotations"), _mapping(now, "annotations")
+    _require(set(old) <= set(new), "an annotation is gone")
+    for key, value in new.items():
+        if key not in plan.marks.annotations:
+            _require(key in old and old[key] is value, f"annotation {key} changed")
+            continue
+        _require(value == plan.marks.annotations[key], f"annotation {key} is not as planned")
+        if key == SAFE_LOCAL_VOLUMES:
+            _require(value.startswith(old.get(key) or ""), "volumes that the user holds safe are gone")
+
+
+def _prove_pod(was: _Json, now: _Json, plan: InjectionPlan) -> None:
+    old, new = was.get("terminationGracePeriodSeconds"), now.get("terminationGracePeriodSeconds")
+    if new is not old:
+        floor = _DEFAULT_GRACE_S if old is None else old
+        is_raised = plan.marks.grace_s is not None and plan.marks.grace_s > floor
+        _require(is_raised and new == plan.marks.grace_s, "the grace period is not raised as planned")
+    secrets, found = _list(was, "imagePullSecrets"), _list(now, "imagePullSecrets")
+    _prove_kept(secrets, found, "imagePullSecrets")
+    _require(
+        found[len(secrets) :] == [{"name": name} for name in plan.marks.pull_secrets],
+        "pull secrets are not as planned",
+    )
+
+
+def _prove_volumes(was: list[Any], now: list[Any], plan: InjectionPlan) -> None:
+    ours = {volume["name"]: volume for volume in plan.volumes}
+    for index, old in enumerate(was):
+        _require(index < len(now), "a volume is gone")
+        if index not in plan.changed_volumes:
+            _require(now[index] is old, f"volume {index} changed")
+            continue
+        _unchanged(old, now[index], _SOURCES, f"volume {index}")
+        kinds = {key for key in _SOURCES if now[index].get(key) is not None}
+        _require(
+            now[index] == plan.changed_volumes[index] and len(kinds) == 1, f"volume {index} is not as planned"
+        )
+    found = [volume for volume in now if isinstance(volume, dict) and is_reserved(str(volume.get("name")))]
+    _require(
+        sorted(volume["name"] for volume in found) == sorted(ours), "our volumes are not there once each"
+    )
+    _require(
+        all(is_same_volume(volume, ours[volume["name"]]) for volume in found), "a volume of ours differs"
+    )
+    added = [volume for volume in now[len(was) :] if volume not in found]
+    _require(added == list(plan.new_volumes), "volumes were added that nobody planned")
+
+
+def _prove_containers(was: list[Any], now: list[Any], plan: InjectionPlan) -> None:
+    _require(len(was) == len(now), "a container came or went")
+    for index, (old, new) in enumerate(zip(was, now, strict=True)):
+        _require(not is_reserved(str(_get(new, "name"))), "a container of ours is among the user's")
+        _prove_container(old, new, _additions(plan, "containers", index), plan)
+
+
+def _prove_init_containers(was: list[Any], now: list[Any], plan: InjectionPlan) -> None:
+    users = [container for container in now if not is_reserved(str(_get(container, "name")))]
+    before = [(i, c) for i, c in enumerate(was) if not is_reserved(str(_get(c, "name")))]
+    _require(len(users) == len(before), "an init container came or went")
+    for (index, old), new in zip(before, users, strict=True):
+        _prove_container(old, new, _additions(plan, "initContainers", index), plan)
+    ours = [container for container in now if is_reserved(str(_get(container, "name")))]
+    rendered = {container["name"]: container for container in plan.containers}
+    _require(sorted(c["name"] for c in ours) == sorted(rendered), "our containers are not there once each")
+    earlier = {c["name"]: c for c in was if is_reserved(str(_get(c, "name")))}
+    for container in ours:
+        _prove_own(earlier.get(container["name"]), container, rendered[container["name"]])
+    if not ours:
+        return
+    _require(ours[0]["name"] == KEEPER_CONTAINER, "the keeper is not the first of ours")
+    _require(_configuration(ours[0]) == plan.config, "the keeper's configuration is not as planned")
+    last = max(index for index, container in enumerate(now) if is_reserved(str(_get(container, "name"))))
+    dependents = (i for i, container in enumerate(now) if i < last and _shows_view(container))
+    _require(all(is_reserved(str(now[i]["name"])) for i in dependents), "a view is used before it is there")
+
+
+def _prove_own(earlier: Any, container: Any, rendered: _Json) -> None:
+    name = rendered["name"]
+    if earlier is None:
+        _require(container == rendered, f"{name} is not as planned")
+        return
+    _unchanged(earlier, container, _REPAIRED_FIELDS, name)
+    _require(not differences(container, rendered), f"{name} differs")
+    _require(not stripped_fields(container, rendered), f"{name} is no native sidecar with our probe")
+
+
+def _configuration(keeper: _Json) -> KeeperConfig | None:
+    env = mounts_env(keeper)
+    try:
+        return decode_keeper_config(env[1]) if env is not None else None
+    except BadMessage:
+        return None
+
+
+def _additions(plan: InjectionPlan, section: str, index: int) -> list[dict[str, Any]]:
+    return [rendered_mount(u) for u in plan.added if u.place.section == section and u.place.index == index]
+
+
+def _prove_container(old: Any, new: Any, planned: list[dict[str, Any]], plan: InjectionPlan) -> None:
+    """A user's container may differ in its mounts alone, and in them as planned."""
+    name = str(_get(old, "name"))
+    if new is not old:
+        _unchanged(old, new, frozenset({"volumeMounts"}), f"container {name}")
+    mounts, found = _list(old, "volumeMounts"), _list(new, "volumeMounts")
+    _require(len(found) >= len(mounts), f"a mount of container {name} is gone")
+    for before, after in zip(mounts, found, strict=False):
+        _prove_mount(before, after, plan, name)
+    _require(found[len(mounts) :] == planned, f"mounts of container {name} were not added as planned")
+    for mount in planned:
+        if mount["name"] == MOUNTS_VOLUME:
+            _require(_view(plan, mount["subPath"]) is not None, f"container {name} mounts no view")
+
+
+def _prove_mount(old: Any, new: Any, plan: InjectionPlan, container: str) -> None:
+    volume = _get(old, "name")
+    served = next((mount for mount in plan.config.mounts if mount.spec.volume == volume), None)
+    where = f"mount {_get(old, 'mountPath')} of container {container}"
+    if served is not None:
+        _prove_view(old, new, served, where)
+    elif volume == MOUNTS_VOLUME:
+        _require(
+            _get(new, "name") == volume and _get(new, "subPath") == _get(old, "subPath"), f"{where} moved"
+        )
+        view = _view(plan, str(_get(new, "subPath")))
+        _require(view is not None, f"{where} shows no view")
+        _prove_shown(new, view is not None and view.read_only, where)
+    elif new is not old:
+        uses = [use for use in plan.uses if use.volume == volume]
+        _require(bool(uses), f"{where} changed")
+        _unchanged(old, new, frozenset({"mountPropagation", "readOnly"}), where)
+        _require(new.get("mountPropagation") == HOST_TO_CONTAINER, f"{where} has another propagation")
+        _require(
+            new.get("readOnly") is True or new.get("readOnly") is old.get("readOnly"),
+            f"{where} became writable",
+        )
+        return
+    if new is not old:
+        _unchanged(old, new, _MOUNT_FIELDS, where)
+
+
+def _prove_view(old: Any, new: Any, served: KeeperMount, where: str) -> None:
+    """A mount of a volume that we serve has become a mount of the view of its sub-path and read-only flag."""
+    _require(_get(new, "name") == MOUNTS_VOLUME, f"{where} is not converted")
+    view = next((view for view in served.views if view.name == _get(new, "subPath")), None)
+    _require(view is not None, f"{where} shows no view of its volume")
+    assert view is not None
+    _require(view.sub_path == (_get(old, "subPath") or ""), f"{where} shows another directory")
+    read_only = _get(old, "readOnly") is True or served.spec.read_only
+    _require(view.read_only is read_only, f"{where} shows a view of other writability")
+    _prove_shown(new, read_only, where)
+
+
+def _prove_shown(mount: Any, read_only: bool, where: str) -> None:
+    _require(_get(mount, "mountPropagation") == HOST_TO_CONTAINER, f"{where} has another propagation")
+    _require(_get(mount, "readOnly") is True or not read_only, f"{where} became writable")
+
+
+def _view(plan: InjectionPlan, name: str) -> View | None:
+    return next((view for mount in plan.config.mounts for view in mount.views if view.name == name), None)
+
+
+def _shows_view(container: Any) -> bool:
+    return any(_get(mount, "name") == MOUNTS_VOLUME for mount in _list(container, "volumeMounts"))
+
+
+def _prove_kept(was: list[Any], now: list[Any], what: str) -> None:
+    _require(
+        len(now) >= len(was) and all(new is old for old, new in zip(was, now, strict=False)),
+        f"{what} changed",
+    )
+
+
+def _unchanged(old: Any, new: Any, except_for: frozenset[str], what: str) -> None:
+    """Both must hold the very same values but for some fields; a field may come, none may go."""
+    if new is old:
+        return
+    _require(isinstance(old, dict) and isinstance(new, dict), f"{what} is replaced")
+    _require(old.keys() - except_for == new.keys() - except_for, f"{what} gained or lost a field")
+    for key, value in new.items():
+        _require(key in except_for or value is old[key], f"{what}: {key} changed")
+
+
+def _require(holds: bool, what: str) -> None:
+    if not holds:
+        raise NotProved(what)
+
+
+def _mapping(value: Any, field: str) -> _Json:
+    found = value.get(field) if isinstance(value, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def _list(value: Any, field: str) -> list[Any]:
+    found = value.get(field) if isinstance(value, dict) else None
+    return found if isinstance(found, list) else []
+
+
+def _get(value: Any, field: str) -> Any:
+    return value.get(field) if isinstance(value, dict) else None
