@@ -78,7 +78,7 @@ class Child:
 def start_child(work: Callable[[Reporter], None], *, keep: tuple[int, ...] = ()) -> Child:
     """Run `work` in a child that holds no descriptor but stdio and `keep`, and return the parent's end.
 
-    An exception ends the child after it is reported as {"error": text, "errno": number}.
+    The last message is {"done": true}, or {"error": text, "errno": number} for an exception.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
@@ -105,6 +105,7 @@ def _run_child(work: Callable[[Reporter], None], end: socket.socket, keep: tuple
         reporter = Reporter(end)
         try:
             work(reporter)
+            reporter.send({"done": True})
         except Exception as error:
             errno = getattr(error, "errno", None) or 0
             reporter.send({"error": str(error), "errno": errno})

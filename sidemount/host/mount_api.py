@@ -107,7 +107,7 @@ def move_mount(mount: int, target: str, *, beneath: bool = False) -> None:
 def umount2(target: str, flags: int) -> None:
     """Unmount the top mount at `target`."""
     if syscalls.LIBC.umount2(os.fsencode(target), ctypes.c_int(flags)) != 0:
-        raise syscalls.failure("umount2", target, ctypes.get_errno())
+        raise syscalls.last_failure("umount2", target)
 
 
 def detach(target: str) -> bool:
@@ -131,7 +131,7 @@ def mount(source: str, target: str, fstype: str, flags: int, options: str = "") 
         options.encode() if options else None,
     )
     if result != 0:
-        raise syscalls.failure("mount", target, ctypes.get_errno())
+        raise syscalls.last_failure("mount", target)
 
 
 def _fsconfig(context: int, command: int, key: str | None, value: str | None) -> None:

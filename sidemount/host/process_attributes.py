@@ -37,4 +37,4 @@ def adopt_orphans() -> None:
 def _prctl(name: str, option: int, value: int) -> None:
     zero = ctypes.c_ulong(0)
     if syscalls.LIBC.prctl(ctypes.c_int(option), ctypes.c_ulong(value), zero, zero, zero) != 0:
-        raise syscalls.failure("prctl", name, ctypes.get_errno())
+        raise syscalls.last_failure("prctl", name)

@@ -179,7 +179,7 @@ def _lost_connection(session: Session, able: bool) -> Step:
     """Let the daemon flush what it holds before another one starts on the same store."""
     if session.self_mounting:
         return _remounting(session, Action.ABORT)
-    return replace(session, phase=Phase.ABORTED), ()
+    return replace(session, phase=Phase.ABORTED), (Action.ABORT,)
 
 
 def _remount(*first: Action) -> _Rule:

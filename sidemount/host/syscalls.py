@@ -67,6 +67,11 @@ def failure(what: str, target: str, errno: int, detail: str = "") -> HostFailure
     return HostFailure(f"{message}: {detail}" if detail else message, errno=errno)
 
 
+def last_failure(what: str, target: str) -> HostFailure:
+    """Return the error of the libc function that has just failed."""
+    return failure(what, target, ctypes.get_errno())
+
+
 def _converted(argument: Argument) -> object:
     # An int is passed as a C int by default: 64-bit flags would be cut.
     match argument:

@@ -31,6 +31,7 @@ CACHE_PATH = "/cache"
 TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - a directory
 KEEPER_SOCKET = "keeper.sock"  # in the volume's own directory of RUN_PATH
 MOUNTS_ENV = "SIDEMOUNT_MOUNTS"  # the keeper's KeeperConfig, JSON
+POD_UID_ENV = "SIDEMOUNT_POD_UID"  # the keeper's, from the downward API: marks its mounts in mountinfo
 
 FUSE_SUBTYPE = "sidemount"  # fstype in mountinfo is fuse.sidemount: how we know our own
 UNPRIVILEGED_UID = 65532

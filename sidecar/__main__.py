@@ -1,0 +1,29 @@
+"""What a container of the pod runs: `python -m sidecar keeper | daemon | probe`."""
+
+import sys
+
+_COMMANDS = ("keeper", "daemon", "probe")
+
+
+def main() -> int:
+    """Run the command named by the first argument and return its exit code."""
+    command = sys.argv[1] if len(sys.argv) > 1 else ""
+    # Only the command's own modules: a probe runs every second and the keeper's memory is counted in every pod.
+    if command == "keeper":
+        from sidecar.keeper import main as keeper
+
+        return keeper(sys.argv[2:])
+    if command == "daemon":
+        from sidecar.daemon import main as daemon
+
+        return daemon(sys.argv[2:])
+    if command == "probe":
+        from sidecar.probe import main as probe
+
+        return probe(sys.argv[2:])
+    sys.stderr.write(f"usage: python -m sidecar {{{','.join(_COMMANDS)}}} ...\n")
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

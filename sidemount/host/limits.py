@@ -1,0 +1,40 @@
+"""How long a keeper waits for what. Every wait has its bound here."""
+
+from dataclasses import dataclass
+
+from sidemount.host.session import Phase, Session
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Seconds. `flush_s` is the part of the pod's grace period a daemon has to flush after the mounts are gone."""
+
+    start_s: float = 60.0
+    adopt_s: float = 15.0
+    show_s: float = 15.0
+    probe_s: float = 5.0
+    probe_cache_s: float = 1.0
+    drain_s: float = 5.0
+    quiet_s: float = 2.0
+    kill_s: float = 2.0
+    flush_s: float = 20.0
+    retry_first_s: float = 0.5
+    retry_most_s: float = 10.0
+
+    def deadline_s(self, session: Session) -> float | None:
+        """Return how long the session may stay as it is, None if for ever."""
+        match session.phase:
+            case Phase.ADOPTING:
+                return self.adopt_s
+            case Phase.STARTING:
+                return self.start_s
+            case Phase.ABORTED | Phase.FLUSHING:
+                return self.flush_s
+            case Phase.MOUNTING | Phase.ATTACHING if session.failures:
+                return self.retry_s(session.failures)
+            case _:
+                return None
+
+    def retry_s(self, failures: int) -> float:
+        """Return the pause after that many failures in a row."""
+        return min(self.retry_most_s, self.retry_first_s * 2.0 ** min(failures - 1, 16))

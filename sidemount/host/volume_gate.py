@@ -1,0 +1,208 @@
+"""A volume's socket: who knocks, is who it should be, and says something we understand.
+
+Nothing a peer sends or leaves out can stop the keeper: frames are bounded, silence has a deadline, and the number of
+peers that have not said who they are is limited.
+"""
+
+import contextlib
+import os
+import socket
+from dataclasses import dataclass
+from typing import Protocol
+
+from sidemount.host import handover, wire
+from sidemount.host.handover import Hello, Message, Refusal, Refused
+from sidemount.host.logs import EventLog
+from sidemount.host.loop import Loop, Timer
+from sidemount.host.pidfd import peer_pidfd
+from sidemount.model.errors import BadMessage
+
+_STRANGERS_MAX = 16
+_HELLO_WITHIN_S = 5.0
+_BAD_FRAMES_MAX = 64
+
+
+class Peer:
+    """A process at the other end of the socket."""
+
+    __slots__ = ("bad_frames", "connection", "introduced", "pid", "pidfd", "timer")
+
+    def __init__(self, connection: socket.socket, pid: int) -> None:
+        self.connection = connection
+        self.pid = pid
+        self.pidfd: int | None = None
+        self.introduced = False
+        self.bad_frames = 0
+        self.timer: Timer | None = None
+
+    def send(self, message: Message, descriptor: int | None = None) -> bool:
+        """Send a message; False if the peer is gone or does not read."""
+        try:
+            wire.send(self.connection, *handover.encode(message), descriptor)
+        except OSError:
+            return False
+        return True
+
+    def answer(self, text: str) -> None:
+        """Answer a probe."""
+        with contextlib.suppress(OSError):
+            wire.send(self.connection, wire.Kind.STATUS, text.encode("utf-8", "replace")[:4096])
+
+
+@dataclass(frozen=True, slots=True)
+class Introduction:
+    """A daemon that has said who it is. Whoever takes `descriptor` (None unless it hands one back) must close it."""
+
+    peer: Peer
+    hello: Hello
+    descriptor: int | None
+
+
+class GateKeeper(Protocol):
+    """Whom the gate reports to. What is not kept of an introduction must be closed with `Gate.refuse`."""
+
+    def on_introduction(self, introduction: Introduction) -> None:
+        """Take a daemon, or refuse it."""
+        ...
+
+    def on_message(self, peer: Peer, message: Message) -> None:
+        """Take a message of a daemon that was introduced."""
+        ...
+
+    def on_probe(self, peer: Peer) -> None:
+        """Answer a probe and let it go, now or later."""
+        ...
+
+    def on_closed(self, peer: Peer) -> None:
+        """Learn that a peer's connection has ended. It is closed already."""
+        ...
+
+
+class Gate:
+    """Listens in the volume's directory."""
+
+    def __init__(self, loop: Loop, run_dir: str, uid: int, keeper: GateKeeper, log: EventLog) -> None:
+        """`uid` is the only user, besides ours for probes, whose processes are let in. Raises OSError."""
+        self._loop = loop
+        self._uid = uid
+        self._keeper = keeper
+        self._log = log
+        self._strangers: list[Peer] = []
+        self._listener = wire.listen(run_dir, uid=uid)
+        loop.watch(self._listener, self._accept)
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._loop.unwatch(self._listener)
+        self._listener.close()
+        for peer in list(self._strangers):
+            self.release(peer)
+
+    def refuse(self, introduction: Introduction, reason: Refusal, detail: str) -> None:
+        """Tell a daemon no, and why, and let it go."""
+        if introduction.descriptor is not None:
+            os.close(introduction.descriptor)
+        introduction.peer.send(Refused(reason=reason, detail=detail))
+        self.release(introduction.peer)
+
+    def release(self, peer: Peer) -> None:
+        """Close a peer's connection without reporting it."""
+        if peer.timer is not None:
+            peer.timer.cancel()
+        if peer in self._strangers:
+            self._strangers.remove(peer)
+        self._loop.unwatch(peer.connection)
+        peer.connection.close()
+        if peer.pidfd is not None:
+            os.close(peer.pidfd)
+            peer.pidfd = None
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:  # it has gone again, or we are out of descriptors: the next one may do better
+            return
+        connection.setblocking(False)
+        pid, uid, _ = wire.peer_ids(connection)
+        peer = Peer(connection, pid)
+        if uid not in (self._uid, os.geteuid()):
+            self._log.warning("stranger_refused", uid=uid, expected_uid=self._uid, pid=pid)
+            peer.send(Refused(reason=Refusal.IDENTITY, detail=f"uid {uid} does not serve this volume"))
+            connection.close()
+            return
+        if len(self._strangers) >= _STRANGERS_MAX:
+            self.release(self._strangers[0])
+        self._strangers.append(peer)
+        peer.timer = self._loop.call_later(_HELLO_WITHIN_S, lambda: self.release(peer))
+        self._loop.watch(connection, lambda: self._read(peer, uid))
+
+    def _read(self, peer: Peer, uid: int) -> None:
+        try:
+            frame = wire.receive(peer.connection)
+        except BlockingIOError:
+            return
+        except BadMessage as error:
+            self._bad_frame(peer, error)
+            return
+        except OSError:
+            frame = None
+        if frame is None:
+            self._closed(peer)
+            return
+        try:
+            self._take(peer, uid, frame)
+        except BadMessage as error:
+            self._bad_frame(peer, error)
+        finally:
+            frame.close()
+
+    def _take(self, peer: Peer, uid: int, frame: wire.Frame) -> None:
+        if frame.kind is wire.Kind.PROBE and not peer.introduced:
+            self._introduced(peer)
+            self._keeper.on_probe(peer)
+            return
+        message = handover.decode(frame.kind, frame.body)
+        if handover.carries_descriptor(message) != (frame.descriptor is not None):
+            raise BadMessage(f"{frame.kind.name}: descriptor missing, or one too many")
+        if isinstance(message, Hello) != (not peer.introduced):
+            raise BadMessage(f"{frame.kind.name}: not now")
+        if isinstance(message, Hello):
+            self._introduce(peer, uid, message, frame)
+        else:
+            self._keeper.on_message(peer, message)
+
+    def _introduce(self, peer: Peer, uid: int, hello: Hello, frame: wire.Frame) -> None:
+        if uid != self._uid:
+            peer.send(Refused(reason=Refusal.IDENTITY, detail=f"uid {uid} does not serve this volume"))
+            self.release(peer)
+            return
+        self._introduced(peer)
+        peer.pidfd = peer_pidfd(peer.connection)
+        descriptor = frame.take_descriptor() if hello.hands_back else None
+        self._keeper.on_introduction(Introduction(peer, hello, descriptor))
+
+    def _introduced(self, peer: Peer) -> None:
+        peer.introduced = True
+        self._strangers.remove(peer)
+        if peer.timer is not None:
+            peer.timer.cancel()
+
+    def _bad_frame(self, peer: Peer, error: BadMessage) -> None:
+        """Let a stranger go; a daemon that serves is more worth than one frame, unless it sends nothing else."""
+        peer.bad_frames += 1
+        self._log.warning("bad_frame", pid=peer.pid, fault=str(error), frames=peer.bad_frames)
+        if peer.introduced and peer.bad_frames < _BAD_FRAMES_MAX:
+            return
+        if not peer.introduced:
+            peer.send(Refused(reason=Refusal.PROTOCOL, detail=str(error)))
+        self._closed(peer)
+
+    def _closed(self, peer: Peer) -> None:
+        was_introduced = peer.introduced
+        pidfd, peer.pidfd = peer.pidfd, None  # the keeper may still want to know whether the process lives
+        self.release(peer)
+        peer.pidfd = pidfd
+        if was_introduced:
+            self._keeper.on_closed(peer)
+        elif pidfd is not None:
+            os.close(pidfd)

@@ -1,0 +1,430 @@
+"""Keeps one volume: carries out what the session machine decides, and tells it what happened."""
+
+import os
+import stat
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from sidemount.host.fuse_mount import (
+    FuseConnection,
+    MountPlan,
+    is_connection_gone,
+    is_init,
+    open_connection,
+)
+from sidemount.host.handover import Adopted, Bye, Heartbeat, Message, Ready, Refusal, Serve, Stopping
+from sidemount.host.jobs import Jobs, Outcome
+from sidemount.host.logs import log
+from sidemount.host.loop import Timer
+from sidemount.host.mount_table import connection_of
+from sidemount.host.session import Action, Event, Phase, begin, step
+from sidemount.host.volume_daemon import Daemon, DaemonEvents, is_daemon
+from sidemount.host.volume_gate import Gate, Introduction, Peer
+from sidemount.host.volume_places import VolumePlaces
+from sidemount.host.volume_probe import ProbeDesk
+from sidemount.host.volume_show import ShowEvents, cancel_show, show
+from sidemount.host.volume_state import Surroundings, VolumeState
+from sidemount.host.volume_upkeep import Upkeep
+from sidemount.model.errors import HostFailure
+from sidemount.model.mountinfo import Mount
+from sidemount.model.mountspec import KeeperMount
+
+_FUSE_DEVICE = os.makedev(10, 229)
+_HEARTBEATS_PER_SILENCE = 4
+_HEARTBEAT_MS = (200, 1000)
+
+
+class VolumeKeeper:
+    """One volume of a keeper. Every method returns at once."""
+
+    def __init__(
+        self,
+        mount: KeeperMount,
+        places: VolumePlaces,
+        run_dir: str,
+        source: str,
+        around: Surroundings,
+        finished: Callable[[], None],
+    ) -> None:
+        """`run_dir` is the volume's own, `source` what mountinfo shows. Raises OSError if its socket cannot be made."""
+        spec = mount.spec
+        found = places.find() if spec.descriptor else None
+        session, self._first = begin(
+            found=found is not None, self_mounting=not spec.descriptor, takeover=spec.takeover
+        )
+        self.state = VolumeState(
+            spec=spec,
+            source=source,
+            places=places,
+            around=around,
+            jobs=Jobs(around.loop),
+            log=log("keeper", volume=spec.volume),
+            post=self.handle,
+            finished=finished,
+            session=session,
+            number=found.minor if found is not None else None,
+        )
+        self._candidate: Introduction | None = None
+        self._events: deque[tuple[Event, bool]] = deque()
+        self._is_handling = False
+        self._deadline: Timer | None = None
+        self._upkeep = Upkeep(self.state)
+        self._gate = Gate(around.loop, run_dir, spec.uid, self, self.state.log)
+        self._probes = ProbeDesk(
+            self.state.jobs,
+            self._gate,
+            places,
+            deadline_s=around.limits.probe_s,
+            fresh_s=around.limits.probe_cache_s,
+        )
+        self._actions = self._action_table()
+
+    # Events ------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin, from what an earlier keeper has left."""
+        if self.state.number is not None:
+            self.state.log.info(
+                "own_mount_found", place=self.state.places.anchor, connection=self.state.number
+            )
+        self._arm_deadline()
+        self._upkeep.start()
+        self._enact(self._first)
+
+    def handle(self, event: Event, *, able: bool = False, fault: str = "") -> None:
+        """Take an event; what follows from it is done before this returns, unless another event is being handled."""
+        if fault:
+            self.state.fault = fault
+            self.state.log.warning(event.value, fault=fault)
+        self._events.append((event, able))
+        if self._is_handling:
+            return
+        self._is_handling = True
+        try:
+            while self._events:
+                self._step(*self._events.popleft())
+        finally:
+            self._is_handling = False
+
+    def _step(self, event: Event, able: bool) -> None:
+        before = self.state.session
+        self.state.session, actions = step(before, event, able=able)
+        if self.state.session.phase is not before.phase:
+            self.state.log.info(
+                "phase_changed",
+                phase=self.state.session.phase.value,
+                was=before.phase.value,
+                cause=event.value,
+                generation=self.state.session.generation,
+            )
+            if self.state.session.phase is Phase.SERVING:
+                self.state.fault = ""
+        is_same = (self.state.session.phase, self.state.session.failures) == (before.phase, before.failures)
+        if not is_same or event is Event.DEADLINE:
+            self._arm_deadline()
+        self._enact(actions)
+
+    def _arm_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        delay_s = self.state.around.limits.deadline_s(self.state.session)
+        expired = self.state.session
+
+        def fire() -> None:
+            if self.state.session.phase is expired.phase:
+                self.handle(Event.DEADLINE)
+
+        self._deadline = None if delay_s is None else self.state.around.loop.call_later(delay_s, fire)
+
+    # The gate's reports ------------------------------------------------------------------------------
+
+    def on_introduction(self, introduction: Introduction) -> None:
+        """Take or refuse a daemon."""
+        self._candidate = introduction
+        able = introduction.hello.takeover
+        if introduction.descriptor is None:
+            self.handle(Event.CONNECTED, able=able)
+        elif self.state.daemon is not None and self.state.daemon.is_linked:
+            self._refuse(Refusal.BUSY, "another daemon serves the volume")
+        elif not self._is_our_connection(introduction):
+            self._refuse(Refusal.STALE, "the descriptor is not that of the mount that is there")
+        else:
+            self.handle(Event.HANDED_BACK, able=able)
+        if self._candidate is not None:
+            self._refuse(Refusal.BUSY, "the keeper is not ready for a daemon")
+
+    def on_message(self, peer: Peer, message: Message) -> None:
+        """Take a message of the daemon that serves."""
+        daemon = self.state.daemon
+        if daemon is None or not is_daemon(daemon, peer):
+            return
+        match message:
+            case Heartbeat():
+                daemon.watchdog.beat(time.monotonic(), message)
+            case Ready() if message.generation == self.state.session.generation:
+                self.handle(Event.READY)
+            case Stopping():
+                self.handle(Event.STOPPING)
+            case Bye():
+                self._on_bye(daemon, message)
+            case _:
+                self.state.log.warning("message_ignored", kind=type(message).__name__)
+
+    def on_probe(self, peer: Peer) -> None:
+        """Answer whether the volume is live."""
+        if self.state.session.phase is Phase.SERVING:
+            self._probes.ask(peer, self._missing)
+        else:
+            self._probes.refuse(peer, self._reason())
+
+    def on_closed(self, peer: Peer) -> None:
+        """Note that a link has ended."""
+        if self.state.daemon is not None and is_daemon(self.state.daemon, peer):
+            self.state.daemon.on_closed()
+        else:
+            self._probes.forget(peer)
+            self._gate.release(peer)
+
+    def _on_bye(self, daemon: Daemon, bye: Bye) -> None:
+        daemon.said_bye = True
+        if bye.clean:
+            self.state.log.info("daemon_flushed")
+        else:
+            self.state.log.error(
+                "flush_failed", consequence="data written last may not have reached the store"
+            )
+        if self.state.session.phase is Phase.FLUSHING:
+            self.handle(Event.GONE)
+
+    def _is_our_connection(self, introduction: Introduction) -> bool:
+        descriptor, hello = introduction.descriptor, introduction.hello
+        if descriptor is None:
+            return False
+        status = os.fstat(descriptor)
+        if (
+            not stat.S_ISCHR(status.st_mode)
+            or status.st_rdev != _FUSE_DEVICE
+            or is_connection_gone(descriptor)
+        ):
+            return False
+        if self.state.spec.filesystem and not is_init(hello.init):
+            return False
+        number = connection_of(descriptor)
+        if number is not None and self.state.number is not None:
+            return number == self.state.number
+        return self.state.connection is None or hello.generation == self.state.session.generation
+
+    # Actions -----------------------------------------------------------------------------------------
+
+    def _action_table(self) -> Mapping[Action, Callable[[], None]]:
+        return {
+            Action.MAKE_CONNECTION: self._make_connection,
+            Action.INSPECT_FOUND: self._upkeep.inspect,
+            Action.SERVE: self._serve,
+            Action.ACCEPT: self._accept,
+            Action.REFUSE_BUSY: lambda: self._refuse(Refusal.BUSY, self._reason()),
+            Action.REFUSE_STALE: lambda: self._refuse(Refusal.STALE, "no mount here needs that descriptor"),
+            Action.REFUSE_STOPPING: lambda: self._refuse(Refusal.STOPPING, "the pod is ending"),
+            Action.ATTACH: self._attach,
+            Action.ABORT: self._abort,
+            Action.KILL_DAEMON: self._kill_daemon,
+            Action.DROP_DAEMON: self._drop_daemon,
+            Action.WATCH_QUIET: self._upkeep.watch_quiet,
+            Action.SYNC: self._upkeep.sync,
+            Action.STOP_DAEMON: self._stop_daemon,
+            Action.DETACH: self._detach,
+            Action.FINISH: self._finish,
+        }
+
+    def _enact(self, actions: tuple[Action, ...]) -> None:
+        for action in actions:
+            self._actions[action]()
+
+    def _make_connection(self) -> None:
+        try:
+            if not self.state.spec.descriptor:
+                if not self.state.places.is_covered():
+                    self.state.places.cover()
+                return
+            plan = MountPlan(
+                source=self.state.source,
+                read_only=self.state.spec.read_only,
+                selinux_context=self.state.spec.selinux_context,
+            )
+            # An external client reads INIT itself: nobody else could speak its dialect.
+            read_init = bool(self.state.spec.filesystem)
+            self.state.connection = open_connection(
+                plan, read_init=read_init, staging=self.state.around.staging
+            )
+        except HostFailure as error:
+            self.handle(Event.MOUNT_FAILED, fault=str(error))
+            return
+        self.state.number = self.state.connection.number
+        self.handle(Event.MOUNTED)
+
+    def _serve(self) -> None:
+        if self.state.connection is None:
+            raise AssertionError("a daemon is served without a connection")
+        introduction = self._take_candidate()
+        low, high = _HEARTBEAT_MS
+        serve = Serve(
+            spec=self.state.spec,
+            generation=self.state.session.generation,
+            continued=self.state.session.held,
+            init=self.state.connection.init,
+            heartbeat_ms=max(low, min(high, self.state.spec.hung_after_s * 1000 // _HEARTBEATS_PER_SILENCE)),
+        )
+        self.state.log.info("daemon_connected", pid=introduction.peer.pid, generation=serve.generation)
+        self._employ(introduction)
+        if not introduction.peer.send(serve, self.state.connection.device):
+            self.handle(Event.GONE)
+
+    def _accept(self) -> None:
+        introduction = self._take_candidate()
+        descriptor, hello = introduction.descriptor, introduction.hello
+        if descriptor is None:
+            raise AssertionError("a hand-back without a descriptor")
+        if self.state.connection is None:
+            self.state.connection = FuseConnection(descriptor, -1, hello.init)
+            self.state.session = replace(self.state.session, generation=hello.generation)
+        else:
+            os.close(descriptor)
+        self.state.log.info("descriptor_taken_back", pid=introduction.peer.pid, generation=hello.generation)
+        if self.state.daemon is not None:
+            self.state.daemon.relink(introduction)
+        else:
+            self._employ(introduction)
+        introduction.peer.send(Adopted(generation=hello.generation))
+
+    def _employ(self, introduction: Introduction) -> None:
+        events = DaemonEvents(
+            gone=lambda: self.handle(Event.GONE),
+            unkillable=lambda: self.handle(
+                Event.UNKILLABLE, fault="the hung daemon cannot be killed from here"
+            ),
+        )
+        self.state.daemon = Daemon(
+            self.state.around.loop, self._gate, introduction, self.state.spec.hung_after_s, events
+        )
+
+    def _attach(self) -> None:
+        events = ShowEvents(anchored=self._anchored, done=self._shown)
+        try:
+            show(
+                self.state.jobs,
+                self.state.places,
+                self.state.connection,
+                self.state.spec.volume,
+                self.state.around.limits.show_s,
+                events,
+            )
+        except (HostFailure, OSError) as error:
+            if self.state.session.held and self.state.connection is not None:
+                self.handle(Event.LOST, fault=str(error))
+            else:
+                self.handle(Event.ATTACH_FAILED, fault=str(error))
+
+    def _anchored(self, anchor: Mount) -> None:
+        self.state.number = anchor.minor
+        self.state.log.info(
+            "volume_mounted", place=self.state.places.anchor, layers=self.state.places.layers()
+        )
+
+    def _shown(self, outcome: Outcome) -> None:
+        if outcome.fault:
+            self.handle(Event.ATTACH_FAILED, fault=outcome.fault)
+        else:
+            self.handle(Event.ATTACHED)
+
+    def _abort(self) -> None:
+        cancel_show(self.state.jobs)
+        connection, self.state.connection = self.state.connection, None
+        number, self.state.number = self.state.number, None
+        # The number may be another's as soon as ours is gone: never by number alone.
+        is_ours = self._upkeep.is_pinned(number) if connection is None else not connection.is_gone
+        if is_ours and number is not None and self.state.around.control is not None:
+            try:
+                self.state.around.control.abort(number)
+            except HostFailure as error:
+                self.state.log.error("abort_failed", fault=str(error))
+        if connection is not None:
+            connection.close()
+
+    def _kill_daemon(self) -> None:
+        self.state.log.warning("daemon_killed_as_hung", hung_after_s=self.state.spec.hung_after_s)
+        if self.state.daemon is not None:
+            self.state.daemon.kill(self.state.around.limits.kill_s)
+
+    def _drop_daemon(self) -> None:
+        self._upkeep.forget_daemon()
+        daemon, self.state.daemon = self.state.daemon, None
+        if daemon is not None:
+            daemon.drop()
+
+    def _stop_daemon(self) -> None:
+        if self.state.daemon is not None:
+            self.state.daemon.stop()
+        elif not self.state.spec.descriptor or self.state.number is None:
+            self.handle(Event.GONE)
+
+    def _detach(self) -> None:
+        cancel_show(self.state.jobs)
+        self._probes.cancel("the pod is ending")
+        self._upkeep.pin()
+        try:
+            layers = self.state.places.detach_all()
+            self.state.log.info("volume_detached", layers=layers)
+        except HostFailure as error:
+            self.state.log.error("detach_failed", fault=str(error))
+        if self.state.connection is not None:
+            self.state.connection.release_mount()
+
+    def _finish(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._upkeep.stop()
+        self.state.finished()
+
+    def close(self) -> None:
+        """Listen no more. For a volume that is detached."""
+        self._gate.close()
+
+    # Helpers -----------------------------------------------------------------------------------------
+
+    def _take_candidate(self) -> Introduction:
+        candidate, self._candidate = self._candidate, None
+        if candidate is None:
+            raise AssertionError("no daemon has introduced itself")
+        return candidate
+
+    def _refuse(self, reason: Refusal, detail: str) -> None:
+        if self._candidate is not None:
+            self.state.log.info(
+                "daemon_refused", pid=self._candidate.peer.pid, reason=reason.value, detail=detail
+            )
+            self._gate.refuse(self._take_candidate(), reason, detail)
+
+    def _missing(self) -> str:
+        """Return what the mount table does not show, and have it shown again."""
+        fault = self._upkeep.missing()
+        if fault:
+            self.handle(Event.ATTACH_FAILED, fault=fault)
+        return fault
+
+    def _reason(self) -> str:
+        return self.state.fault or _REASONS[self.state.session.phase]
+
+
+_REASONS: Mapping[Phase, str] = {
+    Phase.MOUNTING: "its FUSE connection is not made yet",
+    Phase.ADOPTING: "its daemon has not come back to the restarted keeper yet",
+    Phase.WAITING: "its daemon has not connected yet",
+    Phase.STARTING: "its daemon is starting",
+    Phase.ATTACHING: "it is being shown",
+    Phase.SERVING: "it is served already",
+    Phase.ABORTED: "its connection was aborted; the daemon has to end first",
+    Phase.FLUSHING: "the pod is ending",
+    Phase.DETACHED: "the pod is ending",
+}

@@ -1,0 +1,174 @@
+"""Where one volume is shown: its own directory and one for every other view, all in the pod's mounts volume.
+
+Nothing is ever mounted on the mounts volume itself, and nothing else may lie in it.
+"""
+
+import contextlib
+import errno as errnos
+import os
+import stat
+from dataclasses import dataclass
+
+from sidemount.host import mount_api, syscalls
+from sidemount.host.fuse_mount import FuseConnection
+from sidemount.host.mount_table import (
+    OwnedBy,
+    detach_layers,
+    is_fuse,
+    mount_by_id,
+    mount_id_of,
+    read_mount_table,
+)
+from sidemount.model.errors import BadMessage, HostFailure
+from sidemount.model.mountinfo import Mount, layers_at, mount_at
+from sidemount.model.mountspec import KeeperMount, View
+
+LAYERS_MAX = 64
+_DIRECTORY_MODE = 0o555  # not even root's daemons write here by accident before something is mounted
+_COVER_OPTIONS = "size=4k,mode=555"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A view and the path it is shown at."""
+
+    view: View
+    path: str
+
+
+class VolumePlaces:
+    """The mount points of one volume. No method contacts what is mounted there."""
+
+    def __init__(self, mounts_dir: str, mount: KeeperMount, source: str) -> None:
+        """`mounts_dir` is resolved: what the mount table calls it. Raises BadMessage on a view that is not this volume's."""
+        self._spec = mount.spec
+        self._source = source
+        self._owned = OwnedBy(any_fuse=not mount.spec.descriptor)
+        self.anchor = f"{mounts_dir}/{mount.spec.volume}"
+        self.views = tuple(
+            Place(view, f"{mounts_dir}/{view.name}") for view in mount.views if not _is_anchor(mount, view)
+        )
+        self.all_paths = (self.anchor, *(place.path for place in self.views))
+
+    def prepare(self) -> None:
+        """Make the directories; those of an earlier keeper stay. Raises HostFailure."""
+        for path in self.all_paths:
+            _prepare_directory(path)
+
+    def find(self) -> Mount | None:
+        """Return the volume's mount if it is there: what a look-up of its place ends on, and ours."""
+        top = mount_at(read_mount_table(), self.anchor)
+        return top if top is not None and self._owned(top) and is_fuse(top) else None
+
+    def open_root(self) -> int:
+        """Return an O_PATH descriptor of the mounted volume's root. Raises HostFailure if it is not mounted there."""
+        try:
+            root = os.open(self.anchor, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError as error:
+            raise syscalls.failure("open", self.anchor, error.errno or 0) from error
+        mount = mount_by_id(read_mount_table(), mount_id_of(root))
+        if mount is None or not (self._owned(mount) and is_fuse(mount)):
+            os.close(root)
+            raise HostFailure(f"{self.anchor}: the volume is not mounted there any more", errno=errnos.ENOENT)
+        return root
+
+    def attach_anchor(self, connection: FuseConnection) -> Mount:
+        """Show a connection's mount at the volume's place, over what is there, and return its entry in the mount table."""
+        self._make_room(self.anchor)
+        mount_id = connection.attach(self.anchor)
+        mount = mount_by_id(read_mount_table(), mount_id)
+        if mount is None:
+            raise HostFailure(f"{self.anchor}: the mount is gone as soon as it was made", errno=errnos.ENOENT)
+        return mount
+
+    def missing_views(self, anchor: Mount) -> tuple[Place, ...]:
+        """Return the views that do not show what `anchor` shows, in the way they should."""
+        table = read_mount_table()
+        return tuple(
+            place for place in self.views if not _shows(mount_at(table, place.path), anchor, place.view)
+        )
+
+    def attach_view(self, place: Place, clone: int) -> None:
+        """Show a view's detached mount at its place, over what is there."""
+        self._make_room(place.path)
+        mount_api.move_mount(clone, place.path)
+
+    def cover(self) -> None:
+        """Put an empty read-only directory over the volume's place.
+
+        For a client that mounts by itself: it would refuse a dead mount, and must never leave the bare directory open to writes.
+        """
+        self._make_room(self.anchor)
+        flags = mount_api.MS_NOSUID | mount_api.MS_NODEV | mount_api.MS_RDONLY
+        mount_api.mount(self._source, self.anchor, "tmpfs", flags, _COVER_OPTIONS)
+
+    def is_covered(self) -> bool:
+        """Tell whether the cover is what a look-up ends on."""
+        top = mount_at(read_mount_table(), self.anchor)
+        return top is not None and top.fstype == "tmpfs" and top.source.startswith("sidemount:")
+
+    def detach_all(self) -> int:
+        """Detach every layer of ours: views first, then the volume. Return how many."""
+        return sum(detach_layers(path, self._owned) for path in reversed(self.all_paths))
+
+    def layers(self) -> int:
+        """Return the greatest number of mounts of ours at one place."""
+        table = read_mount_table()
+        return max(sum(map(self._owned, layers_at(table, path))) for path in self.all_paths)
+
+    def _make_room(self, path: str) -> None:
+        """Keep the number of layers bounded: all but the lowest are taken off when there are too many.
+
+        They are dead, and no look-up can end on the bare directory meanwhile. A container started on one of them loses
+        its link and has to be restarted to see the volume again, hence the bound is not lower.
+        """
+        table = read_mount_table()
+        ours = sum(map(self._owned, layers_at(table, path)))
+        if ours >= LAYERS_MAX:
+            for _ in range(ours - 1):
+                mount_api.detach(path)
+
+
+def prepare_mounts_dir(path: str) -> str:
+    """Return the resolved directory that holds every mount point, owned by root. Raises HostFailure."""
+    resolved = os.path.realpath(path)
+    try:
+        if not stat.S_ISDIR(os.lstat(resolved).st_mode):
+            raise NotADirectoryError(errnos.ENOTDIR, os.strerror(errnos.ENOTDIR))
+        os.chown(resolved, 0, 0)
+        # Whoever may remove a mount point takes the mount away from everybody.
+        os.chmod(resolved, 0o755)  # noqa: S103 - every container looks its mount up in it
+    except OSError as error:
+        raise syscalls.failure("prepare", path, error.errno or 0) from error
+    return resolved
+
+
+def _prepare_directory(path: str) -> None:
+    try:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, _DIRECTORY_MODE)
+        if layers_at(read_mount_table(), path):
+            return  # an earlier keeper made it; never look at what is mounted there
+        if not stat.S_ISDIR(os.lstat(path).st_mode):
+            raise NotADirectoryError(errnos.ENOTDIR, os.strerror(errnos.ENOTDIR))
+        os.chown(path, 0, 0)
+        os.chmod(path, _DIRECTORY_MODE)
+    except OSError as error:
+        raise syscalls.failure("prepare", path, error.errno or 0) from error
+
+
+def _is_anchor(mount: KeeperMount, view: View) -> bool:
+    volume = mount.spec.volume
+    if view.name == volume and not view.sub_path and not view.read_only:
+        return True
+    if not view.name.startswith(f"{volume}."):
+        raise BadMessage(f'keeper config: view "{view.name}" is no view of volume "{volume}"')
+    return False
+
+
+def _shows(top: Mount | None, anchor: Mount, view: View) -> bool:
+    return (
+        top is not None
+        and (top.major, top.minor) == (anchor.major, anchor.minor)
+        and top.is_read_only == (view.read_only or anchor.is_read_only)
+    )

@@ -1,0 +1,67 @@
+"""What is known of one volume while its keeper runs, and what all volumes of a keeper share."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from sidemount.host.fuse_mount import FuseConnection
+from sidemount.host.fusectl import FuseControl
+from sidemount.host.jobs import Jobs
+from sidemount.host.limits import Limits
+from sidemount.host.logs import EventLog
+from sidemount.host.loop import Loop
+from sidemount.host.session import Event, Session
+from sidemount.host.volume_daemon import Daemon
+from sidemount.host.volume_places import VolumePlaces
+from sidemount.model.errors import HostFailure
+from sidemount.model.mountspec import MountSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """Shared by all volumes. `staging` is a directory for kernels before 5.2; `control` None if the kernel gives none."""
+
+    loop: Loop
+    limits: Limits
+    control: FuseControl | None
+    staging: str
+
+
+class Post(Protocol):
+    """Gives an event to the volume's session. `fault` says why, where the event is a failure."""
+
+    def __call__(self, event: Event, *, able: bool = False, fault: str = "") -> None:
+        """Take the event."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class VolumeState:
+    """One volume. `number` is the connection's in fusectl, None while unknown; `fault` the latest one, for probes."""
+
+    spec: MountSpec
+    source: str
+    places: VolumePlaces
+    around: Surroundings
+    jobs: Jobs
+    log: EventLog
+    post: Post
+    finished: Callable[[], None]
+    session: Session
+    connection: FuseConnection | None = None
+    number: int | None = None
+    daemon: Daemon | None = None
+    fault: str = ""
+
+    def waiting(self) -> int | None:
+        """Return how many requests of the volume have no answer; None if that cannot be known, or the connection is gone."""
+        if self.number is None or self.around.control is None:
+            return None
+        try:
+            return self.around.control.waiting(self.number)
+        except HostFailure:
+            return None
+
+    def later(self, delay_s: float, callback: Callable[[], None]) -> None:
+        """Run `callback` after a while."""
+        self.around.loop.call_later(delay_s, callback)

@@ -1,0 +1,235 @@
+"""What has to be seen to while time goes by: is the connection there, does the daemon work, has all been written."""
+
+import errno as errnos
+import os
+import time
+
+from sidemount.host.jobs import Outcome, Work
+from sidemount.host.mount_table import mount_by_id, mount_id_of, read_mount_table
+from sidemount.host.session import Event, Phase
+from sidemount.host.volume_state import VolumeState
+from sidemount.host.volume_work import inspect_work, sync_work
+from sidemount.host.watchdog import Verdict
+from sidemount.model.errors import HostFailure
+
+_TICK_S = 1.0
+_FAST_TICK_S = 0.2
+_DRAIN_TICK_S = 0.05
+_FOUND_INSPECTION_S = 10.0
+DEAD_ERRNOS = frozenset({errnos.ENOTCONN, errnos.ECONNABORTED})
+_WITH_CONNECTION = (Phase.WAITING, Phase.STARTING, Phase.ATTACHING, Phase.SERVING)
+
+
+class Upkeep:
+    """The clockwork of one volume."""
+
+    def __init__(self, state: VolumeState) -> None:
+        self._state = state
+        self._root = -1  # pins the superblock, so that its number stays its own
+        self._root_number: int | None = None
+        self._is_stopped = False
+        self._is_watching_quiet = False
+        self._was_called_hung = False
+
+    def start(self) -> None:
+        """Begin to tick."""
+        self._tick()
+
+    def stop(self) -> None:
+        """Tick no more, and let go of everything."""
+        self._is_stopped = True
+        for kind in ("inspect", "sync"):
+            self._state.jobs.cancel(kind)
+        self.unpin()
+
+    def forget_daemon(self) -> None:
+        """Begin anew with the next daemon."""
+        self._is_watching_quiet = False
+        self._was_called_hung = False
+
+    # Looking at the mount ----------------------------------------------------------------------------
+
+    def inspect(self) -> None:
+        """Ask the mount that is there whether it answers; what comes of it is posted."""
+        state = self._state
+        if state.jobs.is_busy("inspect"):
+            return
+        try:
+            root = state.places.open_root()
+        except HostFailure as error:
+            self._inspected(Outcome(fault=str(error), errno=errnos.ENOTCONN))
+            return
+        is_found = state.session.phase is Phase.ADOPTING
+        work = Work(
+            run=inspect_work(root, state.spec.volume),
+            on_end=self._inspected,
+            clean_up=lambda: os.close(root),
+            deadline_s=_FOUND_INSPECTION_S if is_found else max(1.0, state.spec.hung_after_s / 2),
+            keep=(root,),
+        )
+        state.jobs.start("inspect", work)
+
+    def _inspected(self, outcome: Outcome) -> None:
+        state = self._state
+        phase = state.session.phase
+        is_dead = outcome.errno in DEAD_ERRNOS
+        if phase is Phase.ADOPTING:
+            if is_dead:
+                state.post(Event.DEAD)
+        elif phase is Phase.MOUNTING and state.session.self_mounting:
+            self._client_mounted(outcome)
+        elif phase in (Phase.ATTACHING, Phase.SERVING):
+            if is_dead:
+                state.post(Event.LOST, fault=outcome.fault)
+            elif outcome.is_late:
+                state.post(Event.HUNG, fault="its mount does not answer")
+            elif state.daemon is not None:
+                state.daemon.watchdog.absolve(time.monotonic())
+
+    def _client_mounted(self, outcome: Outcome) -> None:
+        state = self._state
+        mount = state.places.find()
+        if mount is None:
+            return
+        state.number = mount.minor
+        if not outcome.fault:
+            state.post(Event.MOUNTED)
+        elif outcome.errno in DEAD_ERRNOS:
+            state.places.cover()
+
+    def missing(self) -> str:
+        """Return what the mount table does not show of the volume, "" if it shows all."""
+        anchor = self._state.places.find()
+        if anchor is None:
+            return f"{self._state.places.anchor} is not mounted any more"
+        missing = self._state.places.missing_views(anchor)
+        return f"{missing[0].path} is not mounted any more" if missing else ""
+
+    # The clock ---------------------------------------------------------------------------------------
+
+    def watch_quiet(self) -> None:
+        """Post QUIET once nothing has been asked of the daemon for a while."""
+        self._is_watching_quiet = True
+
+    def _tick(self) -> None:
+        if self._is_stopped:
+            return
+        state = self._state
+        state.jobs.reap()
+        phase = state.session.phase
+        if phase is Phase.ADOPTING:
+            self.inspect()
+        elif phase is Phase.FLUSHING:
+            self._check_orphan()
+        elif state.session.self_mounting:
+            self._check_client()
+        elif phase in _WITH_CONNECTION:
+            self._check_connection()
+        is_fast = self._is_watching_quiet or (state.session.self_mounting and phase is Phase.MOUNTING)
+        state.around.loop.call_later(_FAST_TICK_S if is_fast else _TICK_S, self._tick)
+
+    def _check_connection(self) -> None:
+        state = self._state
+        if state.connection is not None and state.connection.is_gone:
+            state.post(Event.LOST, fault="the kernel's connection was aborted or unmounted")
+            return
+        if state.daemon is None:
+            return
+        verdict = state.daemon.judge(state.waiting())
+        if verdict is Verdict.SILENT and not self._was_called_hung:
+            self._was_called_hung = True
+            silent_s = state.spec.hung_after_s
+            state.post(Event.HUNG, fault=f"its daemon was silent for more than {silent_s} s")
+        elif verdict is Verdict.SUSPECT and state.session.phase is Phase.SERVING:
+            self.inspect()
+        elif self._is_watching_quiet and state.daemon.idle_s() >= state.around.limits.quiet_s:
+            self._is_watching_quiet = False
+            state.post(Event.QUIET)
+
+    def _check_client(self) -> None:
+        """See to a client that mounts by itself: has it mounted, is its mount still there, does it answer?"""
+        state = self._state
+        mount = state.places.find()
+        if state.session.phase is Phase.MOUNTING:
+            if mount is not None:
+                self.inspect()
+        elif state.session.phase in (Phase.ATTACHING, Phase.SERVING):
+            if mount is None or mount.minor != state.number:
+                state.post(Event.LOST, fault="the client's mount is gone")
+            else:
+                self.inspect()
+
+    def _check_orphan(self) -> None:
+        state = self._state
+        if state.daemon is None and (state.number is None or state.waiting() is None):
+            state.post(Event.DEAD)
+
+    # Writing back ------------------------------------------------------------------------------------
+
+    def pin(self) -> None:
+        """Hold the volume's root, before it is detached: to sync it, and so that its number is not given away."""
+        if self._root >= 0:
+            return
+        try:
+            self._root = self._state.places.open_root()
+        except HostFailure:  # nothing is mounted: nothing to hold
+            return
+        mount = mount_by_id(read_mount_table(), mount_id_of(self._root))
+        self._root_number = mount.minor if mount is not None else None
+
+    def unpin(self) -> None:
+        """Let go of the root."""
+        if self._root >= 0:
+            os.close(self._root)
+        self._root, self._root_number = -1, None
+
+    def is_pinned(self, number: int | None) -> bool:
+        """Tell whether the connection of that number is certainly still the volume's."""
+        if number is None:
+            return False
+        if self._root >= 0:
+            return self._root_number == number
+        mount = self._state.places.find()
+        return mount is not None and mount.minor == number
+
+    def sync(self) -> None:
+        """Have the kernel write back what it holds; post SYNCED when it has, or cannot."""
+        state = self._state
+        if self._is_stopped:
+            return
+        self.pin()
+        if self._root < 0:
+            state.post(Event.SYNCED)
+            return
+        if state.jobs.is_busy("sync"):
+            state.jobs.reap()
+            state.around.loop.call_later(_DRAIN_TICK_S, self.sync)
+            return
+        work = Work(
+            run=sync_work(self._root, state.spec.volume),
+            on_end=self._synced,
+            deadline_s=state.around.limits.flush_s,
+            keep=(self._root,),
+        )
+        if state.jobs.start("sync", work) is None:
+            state.post(Event.SYNCED)
+
+    def _synced(self, outcome: Outcome) -> None:
+        state = self._state
+        if outcome.fault and not (outcome.errno in DEAD_ERRNOS and state.daemon is None):
+            state.log.error("sync_failed", fault=outcome.fault)
+        if outcome.errno in DEAD_ERRNOS and state.daemon is None:
+            state.post(Event.DEAD)
+            return
+        self._drain(time.monotonic() + state.around.limits.drain_s)
+
+    def _drain(self, until: float) -> None:
+        """Wait until the daemon has answered everything, releases of the last files too."""
+        if self._is_stopped:
+            return
+        if self._state.waiting() and time.monotonic() < until:
+            self._state.around.loop.call_later(_DRAIN_TICK_S, lambda: self._drain(until))
+            return
+        if self._state.daemon is not None:
+            self.unpin()  # the daemon may learn now from the kernel that it is over
+        self._state.post(Event.SYNCED)
