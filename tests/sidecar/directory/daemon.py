@@ -61,7 +61,7 @@ def main() -> None:
         _check(_libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None))
     runtime = PollRuntime() if arguments.runtime == "poll" else None
     operations = _operations(arguments, runtime)
-    operations.on_init = lambda: os.write(sys.stdout.fileno(), b"ready\n") and None
+    operations.on_init = _say_ready
     options = {"allow_other", "default_permissions", "fsname=sidemount-test", "subtype=sidemount"}
     pyfuse3.init(operations, arguments.mountpoint, options)
     _drop_to(arguments.uid, arguments.capabilities)
@@ -106,6 +106,10 @@ def _drop_to(uid: int, capabilities: str) -> None:
         _check(_libc.capset(header, content))
     _check(_libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0))
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # a change of credentials has cleared it
+
+
+def _say_ready() -> None:
+    os.write(sys.stdout.fileno(), b"ready\n")
 
 
 def _check(result: int) -> None:
