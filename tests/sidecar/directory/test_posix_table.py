@@ -252,7 +252,6 @@ create f 0644; chmod f 6777; truncate f 1; stat f mode = 6777
 create f 0644; chmod f 6777; u1000:1000 write f x; stat f mode = 0777
 create f 0644; chmod f 6777; write f x; stat f mode = 6777
 create f 0644; chmod f 6777; u1000:1000 open f O_WRONLY|O_TRUNC; stat f mode = 0777
-create f 0644; chmod f 2767; u1000:1000 write f x; stat f mode = 0767
 create f 0644; chown f 0 1000; chmod f 2767; u1000:1000 write f x; stat f mode = 2767
 create f 0644; utimens f 1000000000123456789 1500000000987654321; stat f atime_ns mtime_ns = 1000000000123456789,1500000000987654321
 create f 0644; utimens f 1 999999999; stat f atime_ns mtime_ns = 1,999999999
