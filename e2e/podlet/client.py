@@ -69,7 +69,7 @@ class Podlet:
             "scale": time_scale,
         }
         self._on_event = on_event
-        self._node_id = _random_id()
+        self.node_id = _random_id()
         self._pending: dict[int, _Pending] = {}
         self._lock = threading.Lock()
         self._next_id = 0
@@ -103,7 +103,7 @@ class Podlet:
         try:
             self._await(0, ready, _ANSWER_S)
             self.request(
-                "configure", _ANSWER_S, root=str(self.root), nodeId=self._node_id, **self._configuration
+                "configure", _ANSWER_S, root=str(self.root), nodeId=self.node_id, **self._configuration
             )
         except BaseException:
             self.close()
@@ -121,8 +121,8 @@ class Podlet:
         self._node.kill()
         self._node.wait(_ANSWER_S)
         self._reader.join(_ANSWER_S)
-        cgroups.kill_all(cgroups.top_name(self._node_id))
-        cgroups.remove(cgroups.top_name(self._node_id))
+        cgroups.kill_all(cgroups.top_name(self.node_id))
+        cgroups.remove(cgroups.top_name(self.node_id))
         if self._given_root is None:
             shutil.rmtree(self.root)
 

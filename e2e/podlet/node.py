@@ -127,13 +127,10 @@ class Node:
         return state.render()
 
     def _exec(self, message: Message) -> object:
-        assert self._context is not None
         process = self._pod.state.process(_text(message, "container"))
         argv = tuple(map(str, _list(message, "argv")))
         stdin = _text(message, "stdin").encode(errors="surrogateescape")
-        return _completed(
-            self._context.runtime.execute(process.identity, argv, _number(message, "timeout"), stdin)
-        )
+        return _completed(process.execute(argv, _number(message, "timeout"), stdin))
 
     def _logs(self, message: Message) -> object:
         assert self._context is not None

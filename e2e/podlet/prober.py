@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from e2e.podlet.pod import Probe
 from e2e.podlet.process import ContainerProcess
-from e2e.podlet.runtime import Crun, RuntimeFailed
+from e2e.podlet.runtime import RuntimeFailed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,6 @@ class Prober:
     """The probes of one run of a container. `epoch` is when the pod started: kubelet's tickers begin there."""
 
     process: ContainerProcess
-    runtime: Crun
     startup: Probe | None
     liveness: Probe | None
     readiness: Probe | None
@@ -93,7 +92,7 @@ class Prober:
     def _ask(self, probe: Probe) -> str:
         """Return what is wrong, or nothing."""
         try:
-            done = self.runtime.execute(self.process.identity, probe.command, probe.timeout_s)
+            done = self.process.execute(probe.command, probe.timeout_s)
         except (RuntimeFailed, OSError) as error:
             return str(error)
         if done.exit_code is None:

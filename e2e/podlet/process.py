@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from e2e.podlet import cgroups, mounts
-from e2e.podlet.runtime import Crun, RuntimeFailed
+from e2e.podlet.runtime import Completed, Crun, RuntimeFailed
 
 _KILLED_S = 10.0
 
@@ -58,6 +58,10 @@ class ContainerProcess:
                 signal.pidfd_send_signal(self._pidfd, number)
             except ProcessLookupError:
                 return
+
+    def execute(self, argv: tuple[str, ...], timeout_s: float, stdin: bytes = b"") -> Completed:
+        """Run a command beside it. Raises RuntimeFailed, OSError when the container has ended."""
+        return self._runtime.execute(self.identity, self._bundle, argv, timeout_s, stdin)
 
     def stop(self, grace_s: float) -> None:
         """SIGTERM, then SIGKILL after the grace; return when it has ended. Raises TimeoutError."""

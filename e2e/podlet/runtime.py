@@ -68,22 +68,34 @@ class Crun:
         self._run(["delete", "--force", container])
 
     def execute(
-        self, container: str, argv: tuple[str, ...], timeout_s: float, stdin: bytes = b""
+        self, container: str, bundle: Path, argv: tuple[str, ...], timeout_s: float, stdin: bytes = b""
     ) -> Completed:
-        """Run a command in a container as its own user. At the deadline the command is killed, as by a kubelet."""
+        """Run a command in a container with its own user, environment and confinement.
+
+        At the deadline the command is killed, as by a kubelet.
+        """
         with tempfile.TemporaryDirectory(dir=self._scratch) as scratch:
             place = Path(scratch)
             pid_file = place / "pid"
             (place / "in").write_bytes(stdin)
-            whole = [*self._argv, "exec", f"--pid-file={pid_file}", container, *argv]
+            # Without the whole process crun would run the command as root.
+            process = json.loads((bundle / "config.json").read_text())["process"]
+            (place / "process").write_text(json.dumps({**process, "args": argv}))
+            whole = [
+                *self._argv,
+                "exec",
+                f"--process={place / 'process'}",
+                f"--pid-file={pid_file}",
+                container,
+            ]
             with (
                 (place / "in").open("rb") as given,
                 (place / "out").open("wb") as out,
                 (place / "err").open("wb") as err,
             ):
                 # Files, not pipes: a grandchild that keeps a pipe open must not keep us waiting.
-                process = subprocess.Popen(whole, stdin=given, stdout=out, stderr=err)
-            code = _wait_or_kill(process, pid_file, timeout_s)
+                monitor = subprocess.Popen(whole, stdin=given, stdout=out, stderr=err)
+            code = _wait_or_kill(monitor, pid_file, timeout_s)
             return Completed(exit_code=code, stdout=_text(place / "out"), stderr=_text(place / "err"))
 
     def _run(self, arguments: list[str]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from e2e.podlet.pod import Container, Kind, Pod, PreStop
 from e2e.podlet.process import ContainerProcess
-from e2e.podlet.runtime import Crun, RuntimeFailed
+from e2e.podlet.runtime import RuntimeFailed
 
 _MINIMUM_S = 2  # kubelet never gives a container less between SIGTERM and SIGKILL
 
@@ -51,7 +51,6 @@ def end_container(
     process: ContainerProcess,
     grace_s: int,
     *,
-    runtime: Crun,
     tell: Tell,
     turns: Turns | None,
 ) -> None:
@@ -59,7 +58,7 @@ def end_container(
     left = grace_s
     # preStop runs at once, of sidecars too: only their SIGTERM waits for its turn.
     if container.pre_stop is not None and left > 0:
-        left -= int(_run_pre_stop(container.name, container.pre_stop, process, left, runtime, tell))
+        left -= int(_run_pre_stop(container.name, container.pre_stop, process, left, tell))
     if turns is not None and left > 0:
         left -= int(turns.wait(container.name, left))
     left = max(left, _MINIMUM_S)
@@ -70,16 +69,14 @@ def end_container(
         turns.ended(container.name)
 
 
-def end_all(
-    pod: Pod, running: dict[str, ContainerProcess], grace_s: int, *, runtime: Crun, tell: Tell
-) -> tuple[str, ...]:
+def end_all(pod: Pod, running: dict[str, ContainerProcess], grace_s: int, *, tell: Tell) -> tuple[str, ...]:
     """End every running container, all at the same time but for the sidecars' turns; return what went wrong."""
     turns = Turns(pod, frozenset(running))
     faults: list[str] = []
 
     def end(container: Container, process: ContainerProcess) -> None:
         try:
-            end_container(container, process, grace_s, runtime=runtime, tell=tell, turns=turns)
+            end_container(container, process, grace_s, tell=tell, turns=turns)
         except TimeoutError as error:
             faults.append(str(error))
 
@@ -95,15 +92,13 @@ def end_all(
     return tuple(faults)
 
 
-def _run_pre_stop(
-    name: str, hook: PreStop, process: ContainerProcess, limit_s: float, runtime: Crun, tell: Tell
-) -> float:
+def _run_pre_stop(name: str, hook: PreStop, process: ContainerProcess, limit_s: float, tell: Tell) -> float:
     began = time.monotonic()
     if not hook.command:
         process.ended.wait(min(hook.sleep_s, limit_s))
         return time.monotonic() - began
     try:
-        done = runtime.execute(process.identity, hook.command, limit_s)
+        done = process.execute(hook.command, limit_s)
     except (RuntimeFailed, OSError) as error:
         tell(f"PreStop hook of {name} failed: {error}")
     else:

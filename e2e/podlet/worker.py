@@ -157,7 +157,6 @@ class PodWorker:
         container = record.container
         return Prober(
             process=process,
-            runtime=self._node.runtime,
             startup=container.startup,
             liveness=container.liveness,
             readiness=container.readiness,
@@ -188,9 +187,7 @@ class PodWorker:
         self._node.tell(f"{kind} probe of {container.name} failed, the container is restarted: {fault}")
         grace = self.pod.grace_s if probe.grace_s is None else probe.grace_s
         try:
-            end_container(
-                container, process, grace, runtime=self._node.runtime, tell=self._node.tell, turns=None
-            )
+            end_container(container, process, grace, tell=self._node.tell, turns=None)
         except TimeoutError as error:
             self._node.tell(str(error))
 
@@ -212,9 +209,7 @@ class PodWorker:
             self.state.is_ending = True
             grace = self.state.grace_s or self.pod.grace_s
         while True:
-            faults = end_all(
-                self.pod, self.state.running(), grace, runtime=self._node.runtime, tell=self._node.tell
-            )
+            faults = end_all(self.pod, self.state.running(), grace, tell=self._node.tell)
             self.state.set_faults(*faults)
             if not self.state.running():
                 return

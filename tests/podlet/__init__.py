@@ -1,0 +1,1 @@
+"""podlet against the truth of a kubelet, with hand-written busybox pods."""

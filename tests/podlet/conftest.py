@@ -1,0 +1,50 @@
+"""A node for each test, and proof after each that it left the machine as it was."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.images import busybox_image
+from e2e.podlet.client import Podlet
+from tests.podlet.pods import IMAGE
+
+MakeNode = Callable[..., Podlet]
+
+
+@pytest.fixture(scope="session")
+def busybox() -> Path:
+    """Return the busybox image."""
+    return busybox_image()
+
+
+@pytest.fixture
+def make_node(busybox: Path) -> Iterator[MakeNode]:
+    """Return a way to make nodes; periods and back-off take a tenth unless a test says otherwise."""
+    if os.geteuid() != 0:
+        if os.environ.get("REQUIRE_FUSE") == "1":
+            pytest.fail("podlet needs root")
+        pytest.skip("podlet needs root")
+    mounts_before = Path("/proc/self/mountinfo").read_text()
+    nodes: list[Podlet] = []
+    with ExitStack() as stack:
+
+        def make(**options: Any) -> Podlet:
+            options = {"images": {IMAGE: busybox}, "time_scale": 0.1, **options}
+            nodes.append(stack.enter_context(Podlet(**options)))
+            return nodes[-1]
+
+        yield make
+    for made in nodes:
+        assert not list(Path("/sys/fs/cgroup").glob(f"**/*{made.node_id}*"))
+        assert not made.root.exists()
+    assert Path("/proc/self/mountinfo").read_text() == mounts_before
+
+
+@pytest.fixture
+def node(make_node: MakeNode) -> Podlet:
+    """Return a node with nothing but busybox."""
+    return make_node()
