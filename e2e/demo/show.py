@@ -22,6 +22,8 @@ from sidemount.model.errors import VolumeError
 from webhook.injection_settings import InjectionSettings
 
 READY_WITHIN_S = 60.0
+LAST_LINES = 8
+CAP_SYS_ADMIN = 21
 _FUSE = "fuse.sidemount"
 
 
@@ -56,7 +58,11 @@ def _run(screen: Screen, directory: Path) -> None:
     with Podlet(directory / "node", images=images, on_event=screen.progress) as node:
         screen.step("The injected pod runs, as a kubelet would run it")
         pod = node.run(verdict.pod)
-        pod.wait_ready(READY_WITHIN_S)
+        try:
+            pod.wait_ready(READY_WITHIN_S)
+        except PodletError:
+            _show_logs(screen, pod)
+            raise
         _look(screen, pod, library)
         screen.step("The pod is deleted")
         pod.delete()
@@ -139,6 +145,12 @@ def _show_pod(screen: Screen, pod: dict[str, Any]) -> None:
     screen.say(table(("CONTAINER", "KIND", "PRIVILEGE", "MOUNTS"), rows))
 
 
+def _show_logs(screen: Screen, pod: RunningPod) -> None:
+    for name, container in pod.status().containers.items():
+        if not container.ready:
+            screen.say(f"\nlast words of {name}:\n" + "\n".join(pod.logs(name).splitlines()[-LAST_LINES:]))
+
+
 def _look(screen: Screen, pod: RunningPod, library: Path) -> None:
     screen.step("Inside the containers")
     run = _runner(pod)
@@ -190,11 +202,7 @@ def _look_at_privilege(screen: Screen, pod: RunningPod) -> None:
         ]
         screen.say(f"{container}$ grep {_FUSE} /proc/self/mountinfo\n" + "\n".join(mounts))
         screen.check(len(mounts) == 1, f"{container} has exactly one mount of ours", mounts)
-        status = dict(
-            line.split(":\t", 1)
-            for line in run(container, "cat", "/proc/self/status").stdout.splitlines()
-            if ":\t" in line
-        )
+        status = _status(run(container, "cat", "/proc/self/status").stdout)
         screen.check(
             int(status["CapEff"], 16) == 0 and not int(status["CapPrm"], 16),
             f"{container} has no capability",
@@ -202,25 +210,21 @@ def _look_at_privilege(screen: Screen, pod: RunningPod) -> None:
         )
         device = run(container, "ls", "/dev/fuse")
         screen.check(device.exit_code != 0, f"{container} has no /dev/fuse", device)
-    status = dict(
-        line.split(":\t", 1)
-        for line in run("sidemount-books", "cat", "/proc/1/status", ok=False).stdout.splitlines()
-        if ":\t" in line
+    daemon = _status(Path(f"/proc/{pod.pid('sidemount-books')}/status").read_text())
+    effective = int(daemon["CapEff"], 16)
+    screen.check(
+        not effective >> CAP_SYS_ADMIN & 1,
+        f"the daemon that serves them has no CAP_SYS_ADMIN, only {effective:#x}",
+        daemon["CapEff"],
     )
-    if status:
-        screen.check(
-            not int(status["CapEff"], 16) >> 21 & 1,
-            "the daemon that serves it has no CAP_SYS_ADMIN",
-            status["CapEff"],
-        )
+
+
+def _status(text: str) -> dict[str, str]:
+    return dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
 
 
 def _runner(pod: RunningPod) -> Callable[..., Completed]:
-    def run(container: str, *argv: str, ok: bool = True) -> Completed:
-        del ok
-        return pod.exec(container, argv)
-
-    return run
+    return lambda container, *argv: pod.exec(container, argv)
 
 
 def _look_after(screen: Screen, node: Podlet, pod: RunningPod) -> None:
