@@ -93,9 +93,12 @@ def identify(manifest: Any) -> ObjectId:
 
 
 def is_known(manifest: Mapping[str, Any]) -> bool:
-    """Tell whether a manifest states a fact. Another group's object of the same kind does not."""
-    parser = _PARSERS.get(str(manifest.get("kind")))
-    return parser is not None and _group(manifest) == parser[0].rpartition("/")[0]
+    """Tell whether a manifest states a fact. Another group's object of the same kind does not, unless only we have that kind."""
+    kind = str(manifest.get("kind"))
+    parser = _PARSERS.get(kind)
+    if parser is None:
+        return False
+    return kind == "FuseDriverClass" or _group(manifest) == parser[0].rpartition("/")[0]
 
 
 def parse_fact(manifest: Mapping[str, Any]) -> Fact | None:
