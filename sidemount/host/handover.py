@@ -33,7 +33,8 @@ class Refusal(Enum):
 class Hello:
     """A daemon introduces itself. With `hands_back` the frame carries the descriptor it is serving.
 
-    `takeover`: it can continue a connection that another daemon has served. `generation` and `init` are what its keeper gave it.
+    `takeover`: it can continue a connection that another daemon has served. `generation` and `init` are what its keeper
+    gave it; a generation of 0 asks for work.
     """
 
     takeover: bool
@@ -44,7 +45,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serve:
-    """The keeper's order; the frame carries the descriptor.
+    """The keeper's order; the frame carries the descriptor, unless the client mounts by itself.
 
     `continued`: an earlier daemon has served this connection. `init` is empty if it still lies in the queue.
     """
@@ -135,7 +136,13 @@ def decode(kind: Kind, body: bytes) -> Message:
 
 def carries_descriptor(message: Message) -> bool:
     """Tell whether the message's frame must have a descriptor beside it; no other may."""
-    return isinstance(message, Serve) or (isinstance(message, Hello) and message.hands_back)
+    match message:
+        case Serve():
+            return message.spec.descriptor
+        case Hello():
+            return message.hands_back
+        case _:
+            return False
 
 
 def _object(kind: Kind, body: bytes) -> dict[str, Any]:

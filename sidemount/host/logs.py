@@ -6,6 +6,11 @@ import sys
 import time
 from typing import TextIO
 
+# What every record has; anything else was given to it as `extra`.
+_PLAIN_ATTRIBUTES = frozenset(
+    {*vars(logging.makeLogRecord({})), "fields", "message", "asctime", "taskName", "exc_info", "exc_text"}
+)
+
 
 class EventLog:
     """Writes events, each with the fields bound to this log. Never give it a secret or a whole object."""
@@ -57,6 +62,7 @@ class JsonLines(logging.Formatter):
             "level": record.levelname.lower(),
             "process": self._process,
             "event": record.getMessage(),
+            **{key: value for key, value in vars(record).items() if key not in _PLAIN_ATTRIBUTES},
             **getattr(record, "fields", {}),
         }
         if record.exc_info:

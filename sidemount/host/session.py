@@ -31,11 +31,13 @@ class Phase(Enum):
 class Event(Enum):
     """What happened."""
 
-    MOUNTED = "mounted"  # the connection is made; or a client that mounts by itself has mounted
+    MOUNTED = "mounted"  # the connection is made; for a client that mounts by itself: its place is prepared
     MOUNT_FAILED = "mount_failed"
     CONNECTED = "connected"  # a daemon of the right identity asks for work
     HANDED_BACK = "handed_back"  # a daemon brings the descriptor of the mount that is there
-    READY = "ready"
+    READY = (
+        "ready"  # the daemon answers INIT; the mount of a client that mounts by itself is there and answers
+    )
     ATTACHED = "attached"  # mount and every view are shown and answer
     ATTACH_FAILED = "attach_failed"
     GONE = "gone"  # the daemon has ended
@@ -119,10 +121,14 @@ def _go(phase: Phase, *actions: Action) -> _Rule:
 
 
 def _mounted(session: Session, able: bool) -> Step:
-    """A fresh connection waits for its daemon; a client that mounts by itself is its own."""
-    if session.self_mounting:
-        return replace(session, phase=Phase.ATTACHING, generation=session.generation + 1), (Action.ATTACH,)
     return replace(session, phase=Phase.WAITING, held=False), ()
+
+
+def _appeared(session: Session, able: bool) -> Step:
+    """A client that mounts by itself needs nobody to tell it to."""
+    if not session.self_mounting:
+        return session, ()
+    return replace(session, phase=Phase.ATTACHING, generation=session.generation + 1), (Action.ATTACH,)
 
 
 def _failed(session: Session, able: bool) -> Step:
@@ -178,7 +184,7 @@ def _hung(session: Session, able: bool) -> Step:
 def _lost_connection(session: Session, able: bool) -> Step:
     """Let the daemon flush what it holds before another one starts on the same store."""
     if session.self_mounting:
-        return _remounting(session, Action.ABORT)
+        return _remounting(session, Action.STOP_DAEMON, Action.DROP_DAEMON, Action.ABORT)
     return replace(session, phase=Phase.ABORTED), (Action.ABORT,)
 
 
@@ -238,6 +244,7 @@ _RULES: Mapping[Phase, Mapping[Event, _Rule]] = {
     Phase.WAITING: {
         **_UNSERVED,
         Event.CONNECTED: _serve,
+        Event.READY: _appeared,
         Event.LOST: _remount(Action.ABORT),
         Event.TERMINATE: _END,
     },

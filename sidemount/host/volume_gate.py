@@ -166,6 +166,8 @@ class Gate:
             raise BadMessage(f"{frame.kind.name}: descriptor missing, or one too many")
         if isinstance(message, Hello) != (not peer.introduced):
             raise BadMessage(f"{frame.kind.name}: not now")
+        if isinstance(message, Hello) and message.hands_back and message.generation == 0:
+            raise BadMessage("HELLO.generation: a descriptor that is handed back has one above 0")
         if isinstance(message, Hello):
             self._introduce(peer, uid, message, frame)
         else:

@@ -144,7 +144,7 @@ class VolumeKeeper:
         """Take or refuse a daemon."""
         self._candidate = introduction
         able = introduction.hello.takeover
-        if introduction.descriptor is None:
+        if introduction.hello.generation == 0:
             self.handle(Event.CONNECTED, able=able)
         elif self.state.daemon is not None and self.state.daemon.is_linked:
             self._refuse(Refusal.BUSY, "another daemon serves the volume")
@@ -201,7 +201,7 @@ class VolumeKeeper:
     def _is_our_connection(self, introduction: Introduction) -> bool:
         descriptor, hello = introduction.descriptor, introduction.hello
         if descriptor is None:
-            return False
+            return not self.state.spec.descriptor
         status = os.fstat(descriptor)
         if (
             not stat.S_ISCHR(status.st_mode)
@@ -245,8 +245,7 @@ class VolumeKeeper:
     def _make_connection(self) -> None:
         try:
             if not self.state.spec.descriptor:
-                if not self.state.places.is_covered():
-                    self.state.places.cover()
+                self._upkeep.prepare_place()
                 return
             plan = MountPlan(
                 source=self.state.source,
@@ -265,33 +264,31 @@ class VolumeKeeper:
         self.handle(Event.MOUNTED)
 
     def _serve(self) -> None:
-        if self.state.connection is None:
-            raise AssertionError("a daemon is served without a connection")
+        connection = self.state.connection
         introduction = self._take_candidate()
         low, high = _HEARTBEAT_MS
         serve = Serve(
             spec=self.state.spec,
             generation=self.state.session.generation,
             continued=self.state.session.held,
-            init=self.state.connection.init,
+            init=b"" if connection is None else connection.init,
             heartbeat_ms=max(low, min(high, self.state.spec.hung_after_s * 1000 // _HEARTBEATS_PER_SILENCE)),
         )
         self.state.log.info("daemon_connected", pid=introduction.peer.pid, generation=serve.generation)
         self._employ(introduction)
-        if not introduction.peer.send(serve, self.state.connection.device):
+        if not introduction.peer.send(serve, None if connection is None else connection.device):
             self.handle(Event.GONE)
 
     def _accept(self) -> None:
         introduction = self._take_candidate()
         descriptor, hello = introduction.descriptor, introduction.hello
-        if descriptor is None:
-            raise AssertionError("a hand-back without a descriptor")
-        if self.state.connection is None:
-            self.state.connection = FuseConnection(descriptor, -1, hello.init)
+        if self.state.daemon is None:
             self.state.session = replace(self.state.session, generation=hello.generation)
-        else:
+        if descriptor is not None and self.state.connection is None:
+            self.state.connection = FuseConnection(descriptor, -1, hello.init)
+        elif descriptor is not None:
             os.close(descriptor)
-        self.state.log.info("descriptor_taken_back", pid=introduction.peer.pid, generation=hello.generation)
+        self.state.log.info("daemon_came_back", pid=introduction.peer.pid, generation=hello.generation)
         if self.state.daemon is not None:
             self.state.daemon.relink(introduction)
         else:

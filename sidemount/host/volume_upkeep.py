@@ -17,7 +17,8 @@ _FAST_TICK_S = 0.2
 _DRAIN_TICK_S = 0.05
 _FOUND_INSPECTION_S = 10.0
 DEAD_ERRNOS = frozenset({errnos.ENOTCONN, errnos.ECONNABORTED})
-_WITH_CONNECTION = (Phase.WAITING, Phase.STARTING, Phase.ATTACHING, Phase.SERVING)
+_WITH_CONNECTION = (Phase.MOUNTING, Phase.WAITING, Phase.STARTING, Phase.ATTACHING, Phase.SERVING)
+_BEFORE_CLIENT = (Phase.MOUNTING, Phase.WAITING, Phase.STARTING)
 
 
 class Upkeep:
@@ -30,6 +31,7 @@ class Upkeep:
         self._is_stopped = False
         self._is_watching_quiet = False
         self._was_called_hung = False
+        self._tick_due = time.monotonic()
 
     def start(self) -> None:
         """Begin to tick."""
@@ -76,8 +78,8 @@ class Upkeep:
         if phase is Phase.ADOPTING:
             if is_dead:
                 state.post(Event.DEAD)
-        elif phase is Phase.MOUNTING and state.session.self_mounting:
-            self._client_mounted(outcome)
+        elif state.session.self_mounting and phase in _BEFORE_CLIENT:
+            self._client_inspected(outcome)
         elif phase in (Phase.ATTACHING, Phase.SERVING):
             if is_dead:
                 state.post(Event.LOST, fault=outcome.fault)
@@ -86,16 +88,47 @@ class Upkeep:
             elif state.daemon is not None:
                 state.daemon.watchdog.absolve(time.monotonic())
 
-    def _client_mounted(self, outcome: Outcome) -> None:
+    # A client that mounts by itself --------------------------------------------------------------------
+
+    def prepare_place(self) -> None:
+        """Make the place fit for the client to mount on, and post MOUNTED; a mount of its own that lives may stay.
+
+        Raises HostFailure.
+        """
+        if self._state.places.find() is not None:
+            self.inspect()
+            return
+        if not self._state.places.is_covered():
+            self._state.places.cover()
+        self._state.post(Event.MOUNTED)
+
+    def _client_inspected(self, outcome: Outcome) -> None:
         state = self._state
         mount = state.places.find()
         if mount is None:
             return
-        state.number = mount.minor
         if not outcome.fault:
+            state.number = mount.minor
             state.post(Event.MOUNTED)
-        elif outcome.errno in DEAD_ERRNOS:
+            state.post(Event.READY)
+            return
+        if outcome.is_late and state.around.control is not None:
+            state.around.control.abort(mount.minor)
+        if outcome.is_late or outcome.errno in DEAD_ERRNOS:
             state.places.cover()
+            state.post(Event.MOUNTED)
+
+    def _check_client(self) -> None:
+        """See whether the client has mounted, and whether its mount is still there and answers."""
+        state = self._state
+        mount = state.places.find()
+        if state.session.phase in _BEFORE_CLIENT:
+            if mount is not None:
+                self.inspect()
+        elif mount is None or mount.minor != state.number:
+            state.post(Event.LOST, fault="the client's mount is gone")
+        else:
+            self.inspect()
 
     def missing(self) -> str:
         """Return what the mount table does not show of the volume, "" if it shows all."""
@@ -115,18 +148,23 @@ class Upkeep:
         if self._is_stopped:
             return
         state = self._state
+        now = time.monotonic()
+        if now - self._tick_due > _TICK_S and state.daemon is not None:
+            state.daemon.watchdog.pardon(now)
         state.jobs.reap()
         phase = state.session.phase
         if phase is Phase.ADOPTING:
             self.inspect()
         elif phase is Phase.FLUSHING:
             self._check_orphan()
-        elif state.session.self_mounting:
-            self._check_client()
         elif phase in _WITH_CONNECTION:
+            if state.session.self_mounting:
+                self._check_client()
             self._check_connection()
-        is_fast = self._is_watching_quiet or (state.session.self_mounting and phase is Phase.MOUNTING)
-        state.around.loop.call_later(_FAST_TICK_S if is_fast else _TICK_S, self._tick)
+        is_fast = self._is_watching_quiet or (state.session.self_mounting and phase in _BEFORE_CLIENT)
+        delay_s = _FAST_TICK_S if is_fast else _TICK_S
+        self._tick_due = time.monotonic() + delay_s
+        state.around.loop.call_later(delay_s, self._tick)
 
     def _check_connection(self) -> None:
         state = self._state
@@ -145,19 +183,6 @@ class Upkeep:
         elif self._is_watching_quiet and state.daemon.idle_s() >= state.around.limits.quiet_s:
             self._is_watching_quiet = False
             state.post(Event.QUIET)
-
-    def _check_client(self) -> None:
-        """See to a client that mounts by itself: has it mounted, is its mount still there, does it answer?"""
-        state = self._state
-        mount = state.places.find()
-        if state.session.phase is Phase.MOUNTING:
-            if mount is not None:
-                self.inspect()
-        elif state.session.phase in (Phase.ATTACHING, Phase.SERVING):
-            if mount is None or mount.minor != state.number:
-                state.post(Event.LOST, fault="the client's mount is gone")
-            else:
-                self.inspect()
 
     def _check_orphan(self) -> None:
         state = self._state
@@ -230,6 +255,6 @@ class Upkeep:
         if self._state.waiting() and time.monotonic() < until:
             self._state.around.loop.call_later(_DRAIN_TICK_S, lambda: self._drain(until))
             return
-        if self._state.daemon is not None:
+        if self._state.daemon is not None and self._state.connection is not None:
             self.unpin()  # the daemon may learn now from the kernel that it is over
         self._state.post(Event.SYNCED)

@@ -47,6 +47,11 @@ class Watchdog:
             return Verdict.SUSPECT
         return Verdict.FINE
 
+    def pardon(self, now: float) -> None:
+        """Begin to count anew: it was the watcher who was away, stopped or starved."""
+        self._beat_at = now
+        self._progress_at = now
+
     def absolve(self, now: float) -> None:
         """Note that the mount answered: one slow request is not a hung daemon."""
         self._progress_at = now

@@ -1,0 +1,136 @@
+"""An external FUSE client as a volume's daemon: started with the descriptor, watched, told to end, its output told in the log.
+
+Client programs know `/dev/fd/N` as a mount point: a descriptor somebody else has mounted. One that does not mounts by
+itself at the volume's place.
+"""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from typing import IO
+
+from sidemount.host import process_attributes
+from sidemount.host.logs import EventLog
+from sidemount.model.errors import HostFailure
+
+_TAIL_LINES = 20
+_LINE_MAX = 500
+_SECRET_FILES_MAX = 64
+_SECRET_BYTES = (4, 1 << 16)
+_SECRETS_FRESH_S = 1.0
+_HIDDEN = "***"
+_SECRET_LOOK = re.compile(
+    r"(?i)((?:pass(?:word|wd)?|secret|token|api[-_]?key|access[-_]?key|credential)[\w-]*['\"]?\s*[=:]\s*)\S+"
+    r"|(?<=://)[^/\s@]+(?=@)"
+)
+
+
+class Client:
+    """A running client program."""
+
+    def __init__(self, argv: tuple[str, ...], device: int, secrets_dir: str, log: EventLog) -> None:
+        """Start it. `device` is -1 for one that mounts by itself. Raises HostFailure."""
+        self._log = log
+        self._hide = Redactor(secrets_dir)
+        self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
+        try:
+            self._process = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=() if device < 0 else (device,),
+                preexec_fn=_prepare_child,  # no other thread runs yet
+            )
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            raise HostFailure(
+                f"cannot start the client {argv[0]!r}: {error}",
+                errno=getattr(error, "errno", None) or 0,
+                hint="the class's image must hold the program that its command names",
+            ) from error
+        self._reader = threading.Thread(
+            target=self._read_output, args=(self._process.stdout,), name="client-output", daemon=True
+        )
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        """Return its process id."""
+        return self._process.pid
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal; harmless once it has ended."""
+        self._process.send_signal(number)
+
+    def end(self, timeout_s: float) -> None:
+        """Ask it to end, and kill it if it has not by then. Does not wait."""
+        self.signal(signal.SIGTERM)
+        killer = threading.Timer(timeout_s, self._process.kill)
+        killer.daemon = True
+        killer.start()
+
+    def wait(self) -> int:
+        """Wait for its end and return its exit code, 128 + N if signal N ended it."""
+        code = self._process.wait()
+        self._reader.join(1.0)
+        return 128 - code if code < 0 else code
+
+    def tail(self) -> list[str]:
+        """Return the last lines it wrote, without secrets."""
+        return list(self._tail)
+
+    def _read_output(self, output: IO[bytes]) -> None:
+        while raw := output.readline(_LINE_MAX):
+            line = self._hide(raw.decode("utf-8", "replace").rstrip())
+            if line:
+                self._tail.append(line)
+                self._log.info("client_output", line=line)
+
+
+class Redactor:
+    """Takes secrets out of text: whatever the credential files hold, and what looks like one."""
+
+    def __init__(self, secrets_dir: str) -> None:
+        self._secrets_dir = secrets_dir
+        self._known: tuple[str, ...] = ()
+        self._read_at = float("-inf")
+
+    def __call__(self, text: str) -> str:
+        """Return the text with `***` for every secret."""
+        now = time.monotonic()
+        if self._secrets_dir and now - self._read_at > _SECRETS_FRESH_S:  # credentials are renewed in place
+            self._read_at = now
+            self._known = _read_secrets(Path(self._secrets_dir))
+        for secret in self._known:
+            text = text.replace(secret, _HIDDEN)
+        return _SECRET_LOOK.sub(lambda found: (found[1] or "") + _HIDDEN, text)
+
+
+def _read_secrets(directory: Path) -> tuple[str, ...]:
+    """Return what the files hold, whole and by words, longest first."""
+    found: set[str] = set()
+    low, high = _SECRET_BYTES
+    with contextlib.suppress(OSError):
+        for path in sorted(directory.iterdir())[:_SECRET_FILES_MAX]:
+            if path.is_file():
+                with path.open("rb") as file:
+                    whole = file.read(high).decode("utf-8", "replace").strip()
+                found.update(part for part in (whole, *whole.split()) if len(part) >= low)
+    return tuple(sorted(found, key=len, reverse=True))
+
+
+def client_argv(command: tuple[str, ...], mountpoint: str) -> tuple[str, ...]:
+    """Return the client's argv: everything but `${mountpoint}` was put in when the volume was resolved."""
+    return tuple(part.replace("${mountpoint}", mountpoint) for part in command)
+
+
+def _prepare_child() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    process_attributes.die_with_parent()
+    os.umask(0o022)

@@ -1,0 +1,99 @@
+"""A pyfuse3 session over a descriptor that a keeper has mounted.
+
+The keeper has taken the kernel's FUSE_INIT; it is played back to libfuse through a socket, and the real descriptor takes the
+socket's place while libfuse is still composing its answer. So the answer goes to the kernel, for which it is the answer to
+its INIT, or, to a successor's, one to a request it does not know, which libfuse does not mind.
+"""
+
+import contextlib
+import ctypes
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Protocol
+
+import pyfuse3
+
+from sidemount.host import syscalls
+from sidemount.host.fuse_mount import is_connection_gone
+from sidemount.model.errors import HostFailure
+
+WORKERS_MAX = 24
+_REQUEST_BYTES = (1 << 20) + (1 << 13)  # libfuse's buffer of one worker: 1 MiB of data, a page of headers
+_M_MMAP_MAX = -4
+_M_TRIM_THRESHOLD = -1
+
+
+class ServableOperations(Protocol):
+    """What a built-in filesystem must have besides pyfuse3's handlers. `on_init` is called in `Operations.init()`."""
+
+    on_init: Callable[[], None]
+    init_error: Exception | None
+
+
+class FuseSession:
+    """Serves one connection with pyfuse3, of which a process has only one."""
+
+    def __init__(
+        self, hooks: ServableOperations, operations: pyfuse3.Operations, device: int, init: bytes
+    ) -> None:
+        """Take over `device`. `hooks` is where INIT is noticed, `operations` what pyfuse3 calls: often the same."""
+        self._device = device
+        self._is_switched = False
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._replay = ours
+        ours.send(init)
+        self.descriptor = theirs.detach()
+        hooks.on_init = self._switch_over
+        self._hooks = hooks
+        try:
+            pyfuse3.init(operations, f"/dev/fd/{self.descriptor}", set(pyfuse3.default_options))
+        except RuntimeError as error:
+            raise HostFailure(f"libfuse does not take the descriptor: {error}") from error
+
+    @property
+    def main(self) -> Callable[[], Awaitable[Any]]:
+        """Return pyfuse3's main loop. It returns when the mount is gone, or after `pyfuse3.terminate`."""
+        return partial(pyfuse3.main, max_tasks=WORKERS_MAX)
+
+    @property
+    def init_error(self) -> Exception | None:
+        """Return what went wrong at INIT: nothing has been served then."""
+        return self._hooks.init_error
+
+    @property
+    def is_gone(self) -> bool:
+        """Tell whether the kernel has ended the connection."""
+        return self._is_switched and is_connection_gone(self.descriptor)
+
+    def close(self) -> None:
+        """Give the connection up. The mount stays: the keeper decides about it."""
+        with contextlib.suppress(OSError):
+            pyfuse3.close(unmount=False)
+
+    def _switch_over(self) -> None:
+        os.dup2(self._device, self.descriptor, inheritable=False)
+        os.close(self._device)
+        self._replay.close()
+        self._is_switched = True
+
+
+def prefault_read_buffers() -> None:
+    """Have memory for every worker's buffer resident before the first request is read.
+
+    A process killed while the kernel copies a request into a page that is not there makes the kernel answer EIO, which no
+    successor can take back. malloc keeps the memory: it may neither map such blocks by themselves nor trim.
+    """
+    libc = syscalls.LIBC
+    libc.malloc.restype = ctypes.c_void_p
+    libc.malloc.argtypes = (ctypes.c_size_t,)
+    libc.free.argtypes = (ctypes.c_void_p,)
+    libc.mallopt(ctypes.c_int(_M_MMAP_MAX), ctypes.c_int(0))
+    libc.mallopt(ctypes.c_int(_M_TRIM_THRESHOLD), ctypes.c_int((1 << 31) - 1))
+    size = WORKERS_MAX * _REQUEST_BYTES
+    block = libc.malloc(size)
+    if not block:
+        raise HostFailure(f"no memory for {WORKERS_MAX} read buffers of {_REQUEST_BYTES} bytes")
+    ctypes.memset(block, 1, size)
+    libc.free(block)
