@@ -1,0 +1,39 @@
+"""Options and rules that tests of several packages share.
+
+A test marked `root` or `fuse` that cannot run here is skipped; with REQUIRE_FUSE=1 in the environment it fails instead.
+"""
+
+import os
+
+import pytest
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what cannot run here, or fail where it must."""
+    missing = _missing(item)
+    if missing and os.environ.get("REQUIRE_FUSE") == "1":
+        pytest.fail(f"REQUIRE_FUSE=1, but {missing}", pytrace=False)
+    if missing:
+        pytest.skip(missing)
+
+
+def _missing(item: pytest.Item) -> str:
+    needs_fuse = item.get_closest_marker("fuse") is not None
+    if (needs_fuse or item.get_closest_marker("root") is not None) and os.geteuid() != 0:
+        return "not root"
+    if needs_fuse and not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        return "no usable /dev/fuse"
+    return ""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add --update-golden."""
+    parser.addoption(
+        "--update-golden", action="store_true", help="rewrite tests/golden from what the code does now"
+    )
+
+
+@pytest.fixture
+def update_golden(request: pytest.FixtureRequest) -> bool:
+    """Whether golden files are to be rewritten instead of compared."""
+    return bool(request.config.getoption("--update-golden"))
