@@ -6,6 +6,7 @@ all. Nothing kept outlives the facts or the settings that it came from.
 
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,14 +67,17 @@ class Memory:
         """Return what was decided for a shape."""
         kept = self._kept.get(shape)
         if kept is not None:
-            self._kept.move_to_end(shape)
+            # Large reviews are decided on a thread of their own, which may just have pushed this one out.
+            with suppress(KeyError):
+                self._kept.move_to_end(shape)
         return kept
 
     def keep(self, shape: PodShape, kept: Kept) -> None:
         """Keep a decision."""
         self._kept[shape] = kept
         if len(self._kept) > _KEPT_MAX:
-            self._kept.popitem(last=False)
+            with suppress(KeyError):
+                self._kept.popitem(last=False)
 
 
 def mutate(body: bytes, *, facts: Facts, settings: InjectionSettings) -> Answer:

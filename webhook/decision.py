@@ -62,9 +62,14 @@ def unchanged(reason: Reason, *, told: str = "", volumes: tuple[VolumeOutcome, .
 
 
 def judge(case: PodCase, facts: Facts, settings: InjectionSettings) -> Decided:
-    """Decide on a pod; every error becomes a denial here and nowhere else."""
+    """Decide on a pod; every error is a denial."""
+    return guarded(lambda: decide_pod(case, facts, settings))
+
+
+def guarded(decide: Callable[[], Decided]) -> Decided:
+    """Return a decision; every error becomes a denial here and nowhere else."""
     try:
-        return decide_pod(case, facts, settings)
+        return decide()
     except VolumeError as error:
         return refused(error)
     except NotProved as error:

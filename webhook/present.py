@@ -6,13 +6,14 @@ from typing import Any
 
 from sidemount.model.errors import BadMessage, InvalidRequest, Reason, shown
 from sidemount.model.mountspec import KeeperConfig, decode_keeper_config
-from sidemount.model.names import KEEPER_CONTAINER, daemon_container, view_name
+from sidemount.model.names import KEEPER_CONTAINER, MOUNTS_VOLUME, daemon_container, view_name
 from webhook.own_container import mounts_env
 from webhook.render import CLAIM_ENV
 from webhook.shape import is_reserved
 from webhook.views import KnownViews
 
 INIT = "initContainers"
+_EPHEMERAL = "ephemeralContainers"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +50,7 @@ NOTHING = Present()
 def read_present(pod: Mapping[str, Any]) -> Present:
     """Read what a pod, as plain JSON, carries of ours. Raises InvalidRequest when it cannot be a work of ours."""
     spec = _mapping(pod.get("spec"))
-    for section in ("containers", "ephemeralContainers"):
+    for section in ("containers", _EPHEMERAL):
         for container in _mappings(spec.get(section)):
             if is_reserved(_text(container.get("name"))):
                 raise hand_made(_text(container.get("name")), f"is in {section}, where none of ours ever is")
@@ -81,6 +82,29 @@ def read_present(pod: Mapping[str, Any]) -> Present:
         views=_views(config),
         claims=_claims(config, containers),
     )
+
+
+def check_foreign_use(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    """Refuse an ephemeral container that takes a name of ours or reaches behind our volumes. Raises InvalidRequest.
+
+    The mount points themselves may be looked at, for debugging: read-only and from the host's side.
+    """
+    known = {_text(c.get("name")) for c in _mappings(_mapping(old.get("spec")).get(_EPHEMERAL))}
+    for container in _mappings(_mapping(new.get("spec")).get(_EPHEMERAL)):
+        name = _text(container.get("name"))
+        if name in known:
+            continue
+        if is_reserved(name):
+            raise hand_made(name, "has a name that is reserved for containers that the webhook adds")
+        for mount in _mappings(container.get("volumeMounts")):
+            volume = _text(mount.get("name"))
+            is_look = mount.get("readOnly") is True and mount.get("mountPropagation") == "HostToContainer"
+            if is_reserved(volume) and not (volume == MOUNTS_VOLUME and is_look):
+                raise InvalidRequest(
+                    f"ephemeral container {shown(name)} mounts volume {shown(volume)}, which is Sidemount's own",
+                    reason=Reason.HAND_MADE,
+                    hint=f"only {MOUNTS_VOLUME} may be mounted, with readOnly: true and mountPropagation: HostToContainer",
+                )
 
 
 def hand_made(name: str, why: str) -> InvalidRequest:

@@ -7,6 +7,8 @@ reaches is the same object before and after, so the comparison costs what the pa
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from sidemount.model.errors import BadMessage
 from sidemount.model.mountspec import KeeperConfig, KeeperMount, View, decode_keeper_config
 from sidemount.model.names import KEEPER_CONTAINER, MOUNTS_VOLUME
@@ -14,7 +16,7 @@ from webhook.operations import NotApplicable, Operation, apply
 from webhook.own_container import differences, is_same_volume, mounts_env, stripped_fields
 from webhook.plan import InjectionPlan
 from webhook.shape import SAFE_LOCAL_VOLUMES, is_reserved
-from webhook.views import HOST_TO_CONTAINER, rendered_mount
+from webhook.views import HOST_TO_CONTAINER, Use, rendered_mount
 
 _SPEC_FIELDS = frozenset(
     {"volumes", "initContainers", "containers", "imagePullSecrets", "terminationGracePeriodSeconds"}
@@ -25,6 +27,7 @@ _SOURCES = frozenset({"emptyDir", "persistentVolumeClaim", "csi"})
 _DEFAULT_GRACE_S = 30
 
 _Json = Mapping[str, Any]
+_encode = msgspec.json.Encoder(order="deterministic").encode
 
 
 class NotProved(Exception):
@@ -84,11 +87,7 @@ def _prove_volumes(was: list[Any], now: list[Any], plan: InjectionPlan) -> None:
         if index not in plan.changed_volumes:
             _require(now[index] is old, f"volume {index} changed")
             continue
-        _unchanged(old, now[index], _SOURCES, f"volume {index}")
-        kinds = {key for key in _SOURCES if now[index].get(key) is not None}
-        _require(
-            now[index] == plan.changed_volumes[index] and len(kinds) == 1, f"volume {index} is not as planned"
-        )
+        _prove_changed_volume(old, now[index], plan.changed_volumes[index], f"volume {index}")
     found = [volume for volume in now if isinstance(volume, dict) and is_reserved(str(volume.get("name")))]
     _require(
         sorted(volume["name"] for volume in found) == sorted(ours), "our volumes are not there once each"
@@ -98,6 +97,15 @@ def _prove_volumes(was: list[Any], now: list[Any], plan: InjectionPlan) -> None:
     )
     added = [volume for volume in now[len(was) :] if volume not in found]
     _require(added == list(plan.new_volumes), "volumes were added that nobody planned")
+
+
+def _prove_changed_volume(old: Any, new: Any, planned: _Json, where: str) -> None:
+    """Only the source of a volume may be another; there is exactly one."""
+    _require(isinstance(old, dict) and new == planned, f"{where} is not as planned")
+    kinds = [key for key in _SOURCES if new.get(key) is not None]
+    _require(len(kinds) == 1, f"{where} has not one source")
+    for key in (old.keys() | new.keys()) - _SOURCES:
+        _require(_encode(old.get(key)) == _encode(new.get(key)), f"{where}: {key} changed")
 
 
 def _prove_containers(was: list[Any], now: list[Any], plan: InjectionPlan) -> None:
@@ -178,18 +186,26 @@ def _prove_mount(old: Any, new: Any, plan: InjectionPlan, container: str) -> Non
         view = _view(plan, str(_get(new, "subPath")))
         _require(view is not None, f"{where} shows no view")
         _prove_shown(new, view is not None and view.read_only, where)
-    elif new is not old:
-        uses = [use for use in plan.uses if use.volume == volume]
-        _require(bool(uses), f"{where} changed")
-        _unchanged(old, new, frozenset({"mountPropagation", "readOnly"}), where)
-        _require(new.get("mountPropagation") == HOST_TO_CONTAINER, f"{where} has another propagation")
-        _require(
-            new.get("readOnly") is True or new.get("readOnly") is old.get("readOnly"),
-            f"{where} became writable",
-        )
+    else:
+        _prove_csi_mount(old, new, [use for use in plan.uses if use.volume == volume], where)
         return
     if new is not old:
         _unchanged(old, new, _MOUNT_FIELDS, where)
+
+
+def _prove_csi_mount(old: Any, new: Any, uses: list[Use], where: str) -> None:
+    """A mount of a volume that CSI delivers sees what is mounted on it later; a mount of anybody else's is as it was."""
+    if not uses:
+        _require(new is old, f"{where} changed")
+        return
+    _unchanged(old, new, frozenset({"mountPropagation", "readOnly"}), where)
+    chosen = old.get("mountPropagation") if any(use.keeps_choice for use in uses) else None
+    _require(
+        new.get("mountPropagation") in (HOST_TO_CONTAINER, chosen or HOST_TO_CONTAINER),
+        f"{where}: propagation",
+    )
+    is_kept = new.get("readOnly") is old.get("readOnly")
+    _require(new.get("readOnly") is True or is_kept, f"{where} became writable")
 
 
 def _prove_view(old: Any, new: Any, served: KeeperMount, where: str) -> None:

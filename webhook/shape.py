@@ -148,8 +148,14 @@ def is_request(key: str) -> bool:
 
 def has_reserved_container(pod: Pod) -> bool:
     """Say whether a container has a name that is ours alone."""
+    return reserved_container(pod) != ""
+
+
+def reserved_container(pod: Pod) -> str:
+    """Return the first container name that is ours alone, "" if there is none."""
     spec = pod.spec or _NO_SPEC
-    return any(is_reserved(container.name) for container in (*spec.init_containers, *spec.containers))
+    containers = (*spec.init_containers, *spec.containers)
+    return next((container.name for container in containers if is_reserved(container.name)), "")
 
 
 def is_reserved(name: str) -> bool:

@@ -29,7 +29,7 @@ class Place:
 class Wanted:
     """What the mounts of one volume shall become. `is_sidecar`: they show a view of ours; else the volume stays theirs.
 
-    `keeps_choice`: a propagation that the user chose is kept (a claim that nobody asked us to deliver).
+    `keeps_choice`: what the user chose is kept (a claim that nobody asked us to deliver).
     """
 
     volume: str
@@ -144,7 +144,7 @@ def fields_to_set(use: Use) -> dict[str, object]:
             want["subPath"] = use.view.name
     if mount.mount_propagation != HOST_TO_CONTAINER and not (use.keeps_choice and mount.mount_propagation):
         want["mountPropagation"] = HOST_TO_CONTAINER
-    if use.read_only and not mount.read_only:
+    if use.read_only and not mount.read_only and not use.keeps_choice:
         want["readOnly"] = True
     return want
 
