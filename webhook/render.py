@@ -30,7 +30,7 @@ CLAIM_ENV = "VOLUME_CLAIM"
 _KEEPER = ["python3", "-m", "sidecar", "keeper"]
 _DAEMON = ["python3", "-m", "sidecar", "daemon"]
 # Without site and environment: a probe starts every second and must cost little.
-_PROBE = ["python3", "-S", "-E", "-m", "sidecar", "probe"]
+_PROBE = ["python3", "-S", "-m", "sidecar", "probe"]
 _BIDIRECTIONAL = "Bidirectional"
 
 
