@@ -11,7 +11,7 @@ import trio
 from sidecar.directory.filesystem import DirectoryFilesystem, InThread, T
 from sidecar.directory.root import explain_root_error, open_root
 from sidecar.directory.settings import DirectorySettings, parse_settings
-from sidecar.directory.store import Store, read_powers
+from sidecar.directory.store import Store
 from sidecar.protocol import FilesystemOperations, ProtocolSettings
 from sidemount.model.errors import HostFailure, Unsupported
 from sidemount.model.mountspec import MountSpec
@@ -70,7 +70,7 @@ def _directory(spec: MountSpec, surroundings: Surroundings) -> FilesystemOperati
     settings = parse_settings(spec, surroundings.source)
     try:
         root = open_root(settings.source, settings.sub_path)
-        store = Store(root, read_powers())
+        store = Store(root)
     except OSError as error:
         message, hint = explain_root_error(error, settings.source, settings.sub_path)
         raise HostFailure(f"volume {spec.volume}: {message}", errno=error.errno or 0, hint=hint) from error

@@ -10,6 +10,8 @@ import threading
 from collections import OrderedDict
 from types import TracebackType
 
+from sidecar.protocol_filesystem import ROOT
+
 _lock = threading.Lock()
 
 
@@ -103,11 +105,22 @@ class Descriptors:
             if descriptor is not None:
                 descriptor.retire()
 
-    def shed(self) -> bool:
+    def shed_directories(self) -> bool:
         """Close every directory that is only kept for speed. Return whether there was any."""
         with self._mutex:
             old = list(self._directories.values())
             self._directories.clear()
+        for descriptor in old:
+            descriptor.retire()
+        return bool(old)
+
+    def shed_nameless(self) -> bool:
+        """Let go of files without a name, so that the store can use their space. Return whether there was any.
+
+        Those that are open stay reachable through what is open of them. The root has no name either, and stays.
+        """
+        with self._mutex:
+            old = [self._nameless.pop(node) for node in list(self._nameless) if node != ROOT]
         for descriptor in old:
             descriptor.retire()
         return bool(old)

@@ -36,7 +36,6 @@ from sidecar.protocol_filesystem import (
 T = TypeVar("T")
 
 _ROOT_LOST = frozenset({errno.ESTALE, errno.ENOTCONN, errno.ENODEV, errno.ESHUTDOWN})
-_NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 class InThread(Protocol):
@@ -140,8 +139,8 @@ class DirectoryFilesystem:
     async def write(self, handle: int, offset: int, content: bytes) -> int:
         """Write."""
         if self._is_remote or self._content.write_waits(handle):
-            return await self._in_thread(self._content.write, handle, offset, content)
-        return self._content.write(handle, offset, content)
+            return await self._in_thread(self._write, handle, offset, content)
+        return self._write(handle, offset, content)
 
     async def flush(self, handle: int) -> None:
         """Report what a close would. A local file's close reports nothing, so the kernel need not ask again."""
@@ -199,7 +198,7 @@ class DirectoryFilesystem:
         return operation
 
     async def _run(self, operation: Callable[..., T], *args: Any) -> T:
-        """Run an operation where it belongs. Make room and try again if there are no descriptors left."""
+        """Run an operation where it belongs, and once more if it failed for want of something that could be freed."""
         try:
             if self._is_remote:
                 return await self._in_thread(operation, *args)
@@ -207,11 +206,28 @@ class DirectoryFilesystem:
         except OSError as error:
             if error.errno in _ROOT_LOST:
                 await self._in_thread(self._find_root_again)
-            if error.errno not in _NO_DESCRIPTOR or not self.descriptors.shed():
+            if not self._make_room(error.errno):
                 raise
         if self._is_remote:
             return await self._in_thread(operation, *args)
         return operation(*args)
+
+    def _write(self, handle: int, offset: int, content: bytes) -> int:
+        try:
+            return self._content.write(handle, offset, content)
+        except OSError as error:
+            if not self._make_room(error.errno):
+                raise
+        return self._content.write(handle, offset, content)
+
+    def _make_room(self, number: int | None) -> bool:
+        """Free what an operation lacked. Return whether there was anything to free."""
+        match number:
+            case errno.EMFILE | errno.ENFILE:
+                return self.descriptors.shed_directories()
+            case errno.ENOSPC | errno.EDQUOT:
+                return self.descriptors.shed_nameless()
+        return False
 
     def _find_root_again(self) -> None:
         """Open the source afresh if the root that is open is dead: a server came back, or a filesystem was mounted again."""
@@ -231,5 +247,5 @@ class DirectoryFilesystem:
         except OSError:
             os.close(root)
             return
-        self.descriptors.shed()
+        self.descriptors.shed_directories()
         self.descriptors.keep_nameless(ROOT, root)

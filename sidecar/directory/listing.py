@@ -121,7 +121,6 @@ class Directories:
         return taken
 
     def _name_alone(self, above: Node, listed: Listed) -> Attributes:
-        ino = listed.ino
-        if listed.name == b".." and above is self._nodes.root:
-            ino = self._store.status(directory=self._store.root, name=b"").attributes.ino
+        above_root = listed.name == b".." and above is self._nodes.root
+        ino = self._store.root_ino if above_root else listed.ino
         return Attributes(ino, listed.kind << 12, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0)

@@ -4,6 +4,7 @@ A descriptor of a file may be O_PATH. Where a system call wants more than that, 
 that the descriptor holds, whatever its name is by now.
 """
 
+import functools
 import os
 import stat
 import struct
@@ -66,9 +67,13 @@ def read_powers() -> Powers:
 class Store:
     """Operations on a tree whose root is an open descriptor. All raise OSError; none keeps state but the root's."""
 
-    def __init__(self, root: int, powers: Powers) -> None:
-        self.powers = powers
+    def __init__(self, root: int) -> None:
         self.attach(root)
+
+    @functools.cached_property
+    def powers(self) -> Powers:
+        """What this process may do. Looked up when first needed: it gives up privileges only after it has set everything up."""
+        return read_powers()
 
     def attach(self, root: int) -> None:
         """Take a (new) descriptor of the root; the caller keeps it open."""
@@ -77,6 +82,7 @@ class Store:
         self.is_remote = kind in _REMOTE_TYPES
         self._device = device_of(syscalls.statx(root, b""))
         self.root = root
+        self.root_ino = self.status(root, b"").attributes.ino
 
     # Looking.
 

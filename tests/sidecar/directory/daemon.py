@@ -19,7 +19,7 @@ import trio
 
 from sidecar.directory.root import open_root
 from sidecar.directory.settings import parse_settings
-from sidecar.directory.store import Store, read_powers
+from sidecar.directory.store import Store
 from sidecar.filesystems import build_operations, directory_operations, in_trio_thread
 from sidecar.poll_runtime import PollRuntime
 from sidecar.protocol import FilesystemOperations
@@ -90,7 +90,7 @@ def _operations(arguments: argparse.Namespace, runtime: PollRuntime | None) -> F
     module, _, name = arguments.store.partition(":")
     wrap: Callable[[Store], Store] = getattr(importlib.import_module(module), name)
     settings = parse_settings(spec, arguments.source)
-    store = wrap(Store(open_root(arguments.source, arguments.sub_path), read_powers()))
+    store = wrap(Store(open_root(arguments.source, arguments.sub_path)))
     return directory_operations(store, settings, in_thread)
 
 

@@ -7,7 +7,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -49,9 +49,17 @@ class Mounted:
 
 @contextlib.contextmanager
 def mounted(
-    scratch: Path, source: Path, *arguments: str, allowed: Sequence[str] = (), **options: object
+    scratch: Path,
+    source: Path,
+    *arguments: str,
+    allowed: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+    **options: object,
 ) -> Iterator[Mounted]:
-    """Serve a source for as long as the block runs; fail if the daemon died or complained."""
+    """Serve a source for as long as the block runs; fail if the daemon died or complained.
+
+    `allowed` are the events it may complain about, `options` those of the volume.
+    """
     mountpoint = scratch / "mountpoint"
     mountpoint.mkdir(exist_ok=True)
     log_path = scratch / "daemon.log"
@@ -66,7 +74,13 @@ def mounted(
     ]
     command += ["--options", json.dumps(options), *arguments]
     with open(log_path, "wb") as log:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, cwd=_REPOSITORY)
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            cwd=_REPOSITORY,
+            env={**os.environ, **(environment or {})},
+        )
     volume = Mounted(process, Path(f"/proc/{process.pid}/root{mountpoint}"), source, log_path, set(allowed))
     try:
         _wait_until_ready(volume)

@@ -1,0 +1,71 @@
+"""A store that fails on command. Commands come from a file beside the source, so that a test can change them at any time."""
+
+import errno
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from sidecar.directory.store import Store
+
+COMMANDS = "SIDEMOUNT_TEST_FAULTS"
+EXCEPTIONS: dict[str, Callable[[], BaseException]] = {
+    "ValueError": lambda: ValueError("a defect"),
+    "KeyError": lambda: KeyError("a defect"),
+    "RecursionError": lambda: RecursionError("a defect"),
+    "MemoryError": MemoryError,
+    "OSError without a number": lambda: OSError("no number"),
+    "OSError with a huge number": lambda: OSError(5000, "huge"),
+    "ENOSYS": lambda: OSError(errno.ENOSYS, "not there"),
+    "UnicodeError": lambda: UnicodeDecodeError("utf-8", b"\xff", 0, 1, "a defect"),
+}
+
+
+class Faults:
+    """What a test wants the store to do. `set` in the test, `apply` in the daemon."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def set(self, **what: str | float) -> None:
+        """Make operations fail: the name of an exception or an errno, or seconds to hang. `every` is all of them."""
+        new = self._path.with_suffix(".new")
+        new.write_text(json.dumps(what))
+        os.rename(new, self._path)
+
+    def clear(self) -> None:
+        """Let everything work again."""
+        self.set()
+
+    def apply(self, operation: str) -> None:
+        """Do what the test wants of an operation."""
+        commands = json.loads(self._path.read_text())
+        what = commands.get(operation, commands.get("every"))
+        if isinstance(what, int | float):
+            time.sleep(what)
+        elif what in EXCEPTIONS:
+            raise EXCEPTIONS[what]()
+        elif isinstance(what, str):
+            raise OSError(getattr(errno, what), os.strerror(getattr(errno, what)))
+
+
+OPERATIONS = [name for name, member in vars(Store).items() if not name.startswith("_") and callable(member)]
+
+
+def faulty(store: Store) -> Store:
+    """Return the store with faults, as the environment says where commands come from."""
+    faults = Faults(Path(os.environ[COMMANDS]))
+
+    def failing(name: str) -> Callable[..., Any]:
+        original = getattr(Store, name)
+
+        def operation(self: Store, *args: Any, **kwargs: Any) -> Any:
+            faults.apply(name)
+            return original(self, *args, **kwargs)
+
+        return operation
+
+    store.__class__ = type("FaultyStore", (Store,), {name: failing(name) for name in OPERATIONS})
+    return store
