@@ -31,7 +31,7 @@ spec:
 
 def reader_pod(library: Path) -> dict[str, Any]:
     """Return the pod that is injected: an init container and two apps on one volume, one at a sub-path."""
-    sleep = ["sleep", "3600"]
+    sleep = ["sh", "-c", "trap 'exit 0' TERM; sleep 3600 & wait"]
     return {
         "apiVersion": "v1",
         "kind": "Pod",
