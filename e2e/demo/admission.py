@@ -87,7 +87,7 @@ def run_webhook(directory: Path, facts: Path) -> Iterator[Webhook]:
         process = subprocess.Popen(
             [
                 sys.executable, "-m", "webhook", "--listen", "localhost:0",
-                "--tls-cert", tls / "tls.crt", "--tls-key", tls / "tls.key", "--facts", facts,
+                "--tls-cert", tls / "tls.crt", "--tls-key", tls / "tls.key", "--facts", facts, "--lame-duck-seconds", "0",
             ],
             stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
         )  # fmt: skip
