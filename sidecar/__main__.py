@@ -1,5 +1,6 @@
 """What a container of the pod runs: `python -m sidecar keeper | daemon | probe`."""
 
+import signal
 import sys
 
 _COMMANDS = ("keeper", "daemon", "probe")
@@ -8,6 +9,10 @@ _COMMANDS = ("keeper", "daemon", "probe")
 def main() -> int:
     """Run the command named by the first argument and return its exit code."""
     command = sys.argv[1] if len(sys.argv) > 1 else ""
+    if command in ("keeper", "daemon"):
+        # Before anything slow: the kernel drops a signal for a container's first process that has no handler yet, and a
+        # keeper that misses the end of its pod leaves mounts behind. Both unblock them when they can take them.
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
     # Only the command's own modules: a probe runs every second and the keeper's memory is counted in every pod.
     if command == "keeper":
         from sidecar.keeper import main as keeper

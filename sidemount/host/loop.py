@@ -66,6 +66,7 @@ class Loop:
         signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         for number in numbers:
             signal.signal(number, _noted_by_the_wakeup_descriptor)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
 
         def drain() -> None:
             with contextlib.suppress(BlockingIOError):

@@ -29,14 +29,14 @@ class ProbeDesk:
 
     def ask(self, peer: Peer, missing: Callable[[], str]) -> None:
         """Check and answer. `missing` tells from the mount table alone what is not shown, "" if all is."""
+        fault = missing()
+        if fault:
+            self._reply(peer, not_ready(fault))
+            return
         if time.monotonic() - self._answered_at < self._fresh_s:
             self._reply(peer, self._answer)
             return
         self._asking.append(peer)
-        fault = missing()
-        if fault:
-            self.answer_all(not_ready(fault))
-            return
         work = Work(run=check_work(self._places.all_paths), on_end=self._checked, deadline_s=self._deadline_s)
         if not self._jobs.is_running(_KIND) and self._jobs.start(_KIND, work) is None:
             self.answer_all(not_ready("the volume hangs: an earlier look into it has not ended"))
