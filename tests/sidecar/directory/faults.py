@@ -1,6 +1,7 @@
 """A store that fails on command. Commands come from a file beside the source, so that a test can change them at any time."""
 
 import errno
+import itertools
 import json
 import os
 import time
@@ -68,4 +69,33 @@ def faulty(store: Store) -> Store:
         return operation
 
     store.__class__ = type("FaultyStore", (Store,), {name: failing(name) for name in OPERATIONS})
+    return store
+
+
+def lying(store: Store) -> Store:
+    """Return the store with a wrong byte in every hundredth read: what the exerciser has to find."""
+    counter = itertools.count(1)
+
+    class LyingStore(Store):
+        def read_cached(self, fd: int, offset: int, buffer: memoryview) -> int:
+            count = super().read_cached(fd, offset, buffer)
+            if count and next(counter) % 100 == 0:
+                buffer[0] ^= 1
+            return count
+
+    store.__class__ = LyingStore
+    return store
+
+
+def forgetful(store: Store) -> Store:
+    """Return the store with every hundredth write not done."""
+    counter = itertools.count(1)
+
+    class ForgetfulStore(Store):
+        def write(self, fd: int, offset: int, content: bytes | memoryview) -> int:
+            if next(counter) % 100 == 0:
+                return len(content)
+            return super().write(fd, offset, content)
+
+    store.__class__ = ForgetfulStore
     return store

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sidemount.model.mountspec import OptionValue
+
 _START_S = 20.0
 _REPOSITORY = Path(__file__).parents[3]
 
@@ -54,7 +56,7 @@ def mounted(
     *arguments: str,
     allowed: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
-    **options: object,
+    options: Mapping[str, OptionValue] | None = None,
 ) -> Iterator[Mounted]:
     """Serve a source for as long as the block runs; fail if the daemon died or complained.
 
@@ -72,7 +74,7 @@ def mounted(
         "--source",
         str(source),
     ]
-    command += ["--options", json.dumps(options), *arguments]
+    command += ["--options", json.dumps(options or {}), *arguments]
     with open(log_path, "wb") as log:
         process = subprocess.Popen(
             command,

@@ -105,7 +105,7 @@ def test_exclusive_creation_has_one_winner(pair: tuple[Path, Path, Path]) -> Non
 def test_inode_number_used_again_is_another_file(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
-    with mounted(tmp_path, source, attributeTimeout=3600) as volume:
+    with mounted(tmp_path, source, options={"attributeTimeout": 3600}) as volume:
         reused = 0
         for round_ in range(40):
             (source / "f").write_text("old " * round_)

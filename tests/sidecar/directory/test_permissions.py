@@ -243,7 +243,7 @@ def without_attributes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mou
     scratch = tmp_path_factory.mktemp("without")
     (scratch / "source").mkdir()
     open_up(scratch)
-    with mounted(scratch, scratch / "source", extendedAttributes=False) as volume:
+    with mounted(scratch, scratch / "source", options={"extendedAttributes": False}) as volume:
         yield volume
 
 

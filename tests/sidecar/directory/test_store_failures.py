@@ -28,7 +28,7 @@ def failing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Mounted,
     yield from _failing(tmp_path_factory.mktemp("failing"))
 
 
-def _failing(scratch: Path, *arguments: str, **options: object) -> Iterator[tuple[Mounted, Faults]]:
+def _failing(scratch: Path, *arguments: str, storage: str = "auto") -> Iterator[tuple[Mounted, Faults]]:
     source = scratch / "source"
     source.mkdir()
     faults = Faults(scratch / "faults.json")
@@ -41,8 +41,7 @@ def _failing(scratch: Path, *arguments: str, **options: object) -> Iterator[tupl
         *arguments,
         allowed=_EXPECTED,
         environment={COMMANDS: str(scratch / "faults.json")},
-        attributeTimeout=0,
-        **options,
+        options={"attributeTimeout": 0, "storage": storage},
     ) as volume:
         yield volume, faults
 
