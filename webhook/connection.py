@@ -115,7 +115,7 @@ class Connection(RequestHandler):
         self._missing = missing
         if self._head is None:
             self._head = head
-            wait_s = answer_within_s(head.query, self._table.limits.header_s)
+            wait_s = answer_within_s(head.query, self._table.limits.request_s)
             self._deadline = self._call_at((self.busy_since or self._now()) + wait_s, self.refuse_slow)
         return None
 
@@ -136,6 +136,11 @@ class Connection(RequestHandler):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+    @property
+    def awaits_headers(self) -> bool:
+        """Whether a request has begun of which not even the headers are there."""
+        return self.busy_since is not None and not self.is_handling and self._head is None
 
     def begin(self) -> float:
         """A request is being handled from here on; return the loop's time of its first byte."""
@@ -240,7 +245,7 @@ class ConnectionTable:
             if connection.busy_since is None:
                 if connection.idle_since < idle_latest:
                     connection.force_close()
-            elif connection.busy_since < latest and not connection.is_handling:
+            elif connection.busy_since < latest and connection.awaits_headers:
                 connection.refuse_slow()
 
     def make_room(self) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 
+from aiohttp import HttpVersion10, HttpVersion11
 from aiohttp.web import BaseRequest, StreamResponse
 
 from sidemount.model.errors import NotReady, VolumeError
@@ -36,6 +37,7 @@ from webhook.validate import validate
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _RETRY = (("Retry-After", "1"),)
 _QUESTIONS = {"/mutate": Path.MUTATE, "/validate": Path.VALIDATE}
+_VERSIONS = (HttpVersion11, HttpVersion10)
 _log = logging.getLogger("webhook.server")
 
 _JUDGES = {Path.MUTATE.value: mutate, Path.VALIDATE.value: validate}
@@ -124,6 +126,8 @@ class AdmissionServer:
         return refusal
 
     async def _respond(self, request: BaseRequest, began: float) -> WireResponse:
+        if request.version not in _VERSIONS:
+            raise HttpRefusal(400, "not a valid HTTP/1.1 request: another version of HTTP", is_last=True)
         target = request.raw_path
         if not target.startswith("/"):  # absolute form: what a proxy is asked
             target = request.rel_url.raw_path_qs

@@ -136,7 +136,7 @@ class Service:
         """Close connections whose requests do not arrive."""
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(_SWEEP_EVERY_S)
+            await asyncio.sleep(min(_SWEEP_EVERY_S, self._limits.header_s / 4))
             self._table.sweep(loop.time())
 
     def _tell_faults(self) -> None:

@@ -24,7 +24,7 @@ def make_pod(source: str | None = "dir:///srv/library?readOnly=true", **spec: An
     }
 
 
-def make_review(pod: Any, *, namespace: str = "default", operation: str = "CREATE", **request: Any) -> bytes:
+def make_review(pod: Any, *, namespace: str = "default", operation: Any = "CREATE", **request: Any) -> bytes:
     """Return the bytes of a review of a pod."""
     return json.dumps(
         {
