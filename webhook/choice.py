@@ -35,7 +35,7 @@ class ChosenVolume:
     resolved: ResolvedVolume
     decision: Sidecar | Csi
     index: int | None
-    fields: tuple[tuple[str, bytes], ...] = ()
+    found: VolumeShape | None = None
 
     @property
     def name(self) -> str:
@@ -100,8 +100,8 @@ def choose(
     decision = decide(resolved.request, resolved.driver_class, delivery_facts)
     if isinstance(decision, Refuse):
         raise PolicyDenied(decision.message, reason=decision.reason, hint=decision.hint)
-    index, fields = _find(resolved, shape, isinstance(decision, Sidecar))
-    return ChosenVolume(resolved=resolved, decision=decision, index=index, fields=fields)
+    index, found = _find(resolved, shape, isinstance(decision, Sidecar))
+    return ChosenVolume(resolved=resolved, decision=decision, index=index, found=found)
 
 
 def left_alone(request: VolumeRequest, why: VolumeError) -> VolumeOutcome:
@@ -136,15 +136,15 @@ def decoded_field(volume: VolumeShape, field: str) -> Any:
 
 def _find(
     resolved: ResolvedVolume, shape: PodShape, is_sidecar: bool
-) -> tuple[int | None, tuple[tuple[str, bytes], ...]]:
+) -> tuple[int | None, VolumeShape | None]:
     """Return where the request's volume is in spec.volumes, checked to be one that it may become."""
     request = resolved.request
     for index, volume in enumerate(shape.volumes):
         if isinstance(volume, VolumeShape) and volume.name == request.name:
             _check_kind(resolved, volume, is_sidecar)
-            return index, volume.fields
+            return index, volume
     if request.mount_path:
-        return None, ()
+        return None, None
     raise InvalidRequest(
         f"{request.where}: the pod declares no volume {shown(request.name)} in spec.volumes",
         reason=Reason.UNKNOWN_VOLUME,
@@ -154,7 +154,7 @@ def _find(
 
 def _check_kind(resolved: ResolvedVolume, volume: VolumeShape, is_sidecar: bool) -> None:
     request = resolved.request
-    kinds = [key for key, _ in volume.fields]
+    kinds = volume.kinds
     if not kinds or EMPTY_DIR in kinds:
         # Without a source Kubernetes makes it an emptyDir.
         return

@@ -105,12 +105,14 @@ def decide_pod(case: PodCase, facts: Facts, settings: InjectionSettings) -> Deci
     present = read_present(pod) if shape.carries_ours else NOTHING
     if present.claims:
         shape = case.reshape(frozenset(present.claims))
-    implicit = _implicit(shape, case, present, facts)
-    if not asked.requests and not implicit:
+    # What an earlier round has taken up is converted already: it can only be served.
+    requests = (*asked.requests, *_taken_up(asked, present))
+    claims = _claims(shape, case, present, facts)
+    if not requests and not claims:
         if not present.is_empty:
             raise hand_made(next(iter(present.containers)), "is there, but the pod asks for no volume")
         return unchanged(Reason.NOTHING_SUPPLIED if asked.asks else Reason.NOT_REQUESTED)
-    plan = _plan(shape, asked.requests, implicit, present, namespace, facts, settings)
+    plan = _plan(shape, requests, claims, present, namespace, facts, settings)
     return _patched(pod, shape, plan, present, settings)
 
 
@@ -127,18 +129,20 @@ def _opted_out_by_label(shape: PodShape, asked: Asked) -> bool:
     )
 
 
-def _implicit(shape: PodShape, case: PodCase, present: Present, facts: Facts) -> list[VolumeRequest]:
-    """Return the requests that nobody wrote: claims in spec.volumes, and those that an earlier round has taken up."""
-    names = case.asked.names
-    taken_up = [
+def _taken_up(asked: Asked, present: Present) -> list[VolumeRequest]:
+    """Return the requests for claims that an earlier round found in spec.volumes."""
+    return [
         implicit_request(volume, claim, f"spec.volumes ({volume})", read_only=_was_read_only(present, volume))
         for volume, claim in present.claims.items()
-        if volume not in names
+        if volume not in asked.names
     ]
+
+
+def _claims(shape: PodShape, case: PodCase, present: Present, facts: Facts) -> list[VolumeRequest]:
+    """Return a request for each claim of ours in spec.volumes that nobody has named."""
     if not case.takes_claims:
-        return taken_up
-    known = names | present.claims.keys()
-    return [*taken_up, *implicit_requests(shape, frozenset(known), shape.namespace, facts)]
+        return []
+    return implicit_requests(shape, case.asked.names | present.claims.keys(), shape.namespace, facts)
 
 
 def _was_read_only(present: Present, volume: str) -> bool:
@@ -148,7 +152,7 @@ def _was_read_only(present: Present, volume: str) -> bool:
 def _plan(
     shape: PodShape,
     requests: tuple[VolumeRequest, ...],
-    implicit: list[VolumeRequest],
+    claims: list[VolumeRequest],
     present: Present,
     namespace: NamespaceFacts,
     facts: Facts,
@@ -161,23 +165,22 @@ def _plan(
         delivery=delivery_facts(shape, namespace, facts.cluster(), settings),
         settings=settings,
     )
+
+    def attempt(served: list[VolumeRequest], left: list[VolumeOutcome]) -> InjectionPlan:
+        return make_plan(shape, _sorted((*requests, *served)), present, setting, tuple(left))
+
     served: list[VolumeRequest] = []
     left: list[VolumeOutcome] = []
-    for request in implicit:
+    for request in claims:
         try:
-            make_plan(shape, (request,), present, setting)
+            attempt([*served, request], left)
         except NotReady:
             raise
         except VolumeError as fault:
             left.append(left_alone(request, fault))
         else:
             served.append(request)
-    if served:
-        try:
-            return make_plan(shape, _sorted((*requests, *served)), present, setting, tuple(left))
-        except VolumeError as fault:
-            left += [left_alone(request, fault) for request in served]
-    return make_plan(shape, requests, present, setting, tuple(left))
+    return attempt(served, left)
 
 
 def _sorted(requests: tuple[VolumeRequest, ...]) -> tuple[VolumeRequest, ...]:

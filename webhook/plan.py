@@ -229,13 +229,13 @@ def _changed_volumes(chosen: list[ChosenVolume]) -> dict[int, dict[str, Any]]:
     """Return what stands in spec.volumes in place of what a request's volume was; fields that we do not know are kept."""
     changed = {}
     for volume in chosen:
-        if volume.index is None:
+        if volume.index is None or volume.found is None:
             continue
         source = {EMPTY_DIR: {}} if volume.is_sidecar else csi_source(volume.resolved)
-        kinds = {key for key, _ in volume.fields if key in _SOURCES}
+        kinds = {key for key in volume.found.kinds if key in _SOURCES}
         if kinds == set(source) or (volume.is_sidecar and not kinds):
             continue
-        kept = {key: msgspec.json.decode(raw) for key, raw in volume.fields if key not in _SOURCES}
+        kept = {key: msgspec.json.decode(raw) for key, raw in volume.found.fields if key not in _SOURCES}
         changed[volume.index] = {"name": volume.name, **kept, **source}
     return changed
 

@@ -142,12 +142,22 @@ def decode_object(raw: bytes) -> dict[str, Any]:
 
 def _decode_with_nulls(raw: bytes) -> Pod:
     try:
-        return _decoder.decode(_encode(_without_nulls(decode_object(raw))))
+        return _decoder.decode(_encode(_cleaned(decode_object(raw))))
     except (msgspec.DecodeError, RecursionError) as error:
         raise InvalidRequest(
             f"the pod cannot be read: {error}",
             hint="the API server would refuse it too: correct the field's type",
         ) from error
+
+
+def _cleaned(pod: dict[str, Any]) -> Any:
+    """Return the pod without null members; fields of volumes as they are, because they may be written back."""
+    cleaned = _without_nulls(pod)
+    spec = pod.get("spec")
+    volumes = spec.get("volumes") if isinstance(spec, dict) else None
+    if isinstance(volumes, list):
+        cleaned["spec"]["volumes"] = [{} if volume is None else volume for volume in volumes]
+    return cleaned
 
 
 def _without_nulls(value: Any) -> Any:

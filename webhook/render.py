@@ -29,7 +29,7 @@ STATUS_VERSION = 1
 CLAIM_ENV = "VOLUME_CLAIM"
 _KEEPER = ["python3", "-m", "sidecar", "keeper"]
 _DAEMON = ["python3", "-m", "sidecar", "daemon"]
-# Without site and environment: a probe starts every second and must cost little.
+# Without site: a probe starts every second and must cost little. The image's PYTHONPATH says where the sidecar is.
 _PROBE = ["python3", "-S", "-m", "sidecar", "probe"]
 _BIDIRECTIONAL = "Bidirectional"
 

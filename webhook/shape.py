@@ -37,10 +37,15 @@ Pairs = tuple[tuple[str, str], ...]
 
 
 class VolumeShape(Struct, frozen=True, gc=False):
-    """A volume that a request may concern, with every field but its name as it was sent; null fields left out."""
+    """A volume that a request may concern, with every field but its name as it was sent."""
 
     name: str
     fields: tuple[tuple[str, bytes], ...]
+
+    @property
+    def kinds(self) -> list[str]:
+        """The fields that say what it is: those that are not null."""
+        return [key for key, raw in self.fields if raw != _NULL]
 
 
 class ContainerShape(Struct, frozen=True, gc=False):
@@ -175,8 +180,7 @@ def _volume(volume: dict[str, Raw], wanted: frozenset[str]) -> VolumeShape | str
     name = _volume_name(volume)
     if name not in wanted and name[:_RESERVED] != MOUNTS_VOLUME:
         return ""
-    fields = [(key, bytes(raw)) for key, raw in volume.items() if key != "name"]
-    return VolumeShape(name, tuple([field for field in fields if field[1] != _NULL]))
+    return VolumeShape(name, tuple([(key, bytes(raw)) for key, raw in volume.items() if key != "name"]))
 
 
 def _container(container: Container, wanted: frozenset[str]) -> ContainerShape:

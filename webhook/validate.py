@@ -76,6 +76,8 @@ def _decide_new(pod: Pod, raw: bytes, namespace: str, facts: Facts, settings: In
             raise hand_made(reserved_container(pod), "is there, but the pod asks for no volume")
         return unchanged(Reason.ALREADY_INJECTED)
     decided = judge(case, facts, settings)
+    if decided.outcome.reason is Reason.OPTED_OUT and has_reserved_container(pod):
+        raise hand_made(reserved_container(pod), "is there, but the pod opts out")
     if not decided.needed:
         # What only makes a pod better may be missing: another webhook's business.
         return decided if not decided.outcome.allowed else unchanged(decided.outcome.reason)
