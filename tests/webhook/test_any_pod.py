@@ -101,7 +101,9 @@ def containers(draw: st.DrawFn, prefix: str, least: int) -> list[Json]:
 def pods(draw: st.DrawFn) -> Json:
     """Draw a pod that the API server would take, asking for some volumes, with unknown fields at every level."""
     asked = draw(st.lists(st.sampled_from(["train", "out", "hot"]), unique=True, max_size=3))
-    annotations = {f"volume.sidemount.io/{name}": draw(st.sampled_from(SOURCES[name])) for name in asked}
+    annotations: Json = {
+        f"volume.sidemount.io/{name}": draw(st.sampled_from(SOURCES[name])) for name in asked
+    }
     annotations |= draw(st.dictionaries(_text.map(lambda text: f"k/{text}"), _text, max_size=2))
     if draw(st.booleans()):
         annotations["cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes"] = draw(
@@ -122,7 +124,8 @@ def pods(draw: st.DrawFn) -> Json:
     if draw(st.booleans()):
         spec["imagePullSecrets"] = draw(st.sampled_from([None, [], [{"name": "own"}]]))
     metadata: Json = {"name": "p", **draw(_unknown)}
-    if annotations or draw(st.booleans()):
+    has_annotations: bool = draw(st.booleans())
+    if annotations or has_annotations:
         metadata["annotations"] = annotations
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, **draw(_unknown)}
 
@@ -165,7 +168,7 @@ def broken(draw: st.DrawFn) -> Any:
 
 
 @settings(
-    max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 @given(broken(), st.sampled_from(["CREATE", "UPDATE"]))
 @example({"metadata": None, "spec": None}, "CREATE")
@@ -185,7 +188,7 @@ def test_a_broken_pod_is_answered_cleanly(pod: Any, operation: str) -> None:
             assert mutated(reviewed.after).patch == []
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.binary(max_size=40) | _any_json.map(lambda value: json.dumps(value).encode()))
 def test_any_body_is_answered_or_is_a_bad_review(body: bytes) -> None:
     for judge in (mutate, validate):
@@ -205,10 +208,9 @@ def test_any_review_is_answered_or_is_a_bad_review(data: st.DataObject) -> None:
     for judge in (mutate, validate):
         try:
             answer = judge(json.dumps(whole).encode(), facts=golden_facts(), settings=SETTINGS)
-        except BadReview as error:
-            assert str(error)
-        else:
-            assert json.loads(answer.body)["response"]["uid"] == whole["request"]["uid"]
+        except BadReview:
+            continue
+        assert json.loads(answer.body)["response"]["uid"] == whole["request"]["uid"]
 
 
 @settings(max_examples=100, deadline=None)

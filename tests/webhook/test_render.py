@@ -298,7 +298,8 @@ def test_a_dollar_is_never_left_for_kubernetes_to_expand() -> None:
 
 @pytest.mark.parametrize(("grace", "expected"), [(0, 10), (1, 10), (10, 10), (30, 30), (None, None)], ids=str)
 def test_grace_period_is_floored(grace: int | None, expected: int | None) -> None:
-    pod = after(**({} if grace is None else {"terminationGracePeriodSeconds": grace}))
+    spec: Json = {} if grace is None else {"terminationGracePeriodSeconds": grace}
+    pod = after(None, None, **spec)
     assert pod["spec"].get("terminationGracePeriodSeconds") == expected
 
 
