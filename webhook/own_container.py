@@ -66,11 +66,21 @@ def _is_same_env(found: list[dict[str, Any]], rendered: list[dict[str, Any]]) ->
             if set(_present(entry)) != {"name", "value"}:
                 return False
         elif name in own:
-            if _bare(entry) != _bare(own[name]):
+            if _entry(entry) != _entry(own[name]):
                 return False
         elif not name.upper().startswith(_TOLERATED_ENV):
             return False
     return set(own) <= set(names)
+
+
+def _entry(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an env entry without the apiVersion that the API server fills into a field reference."""
+    kept = _present(entry)
+    source = kept.get("valueFrom")
+    reference = source.get("fieldRef") if isinstance(source, dict) else None
+    if isinstance(reference, dict) and reference.get("apiVersion") == "v1":
+        del reference["apiVersion"]
+    return kept
 
 
 def _is_same_mounts(found: list[dict[str, Any]], rendered: list[dict[str, Any]]) -> bool:

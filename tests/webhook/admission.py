@@ -228,6 +228,9 @@ def _default_container(container: Json) -> None:
             container[probe].setdefault("periodSeconds", 10)
             container[probe].setdefault("successThreshold", 1)
             container[probe].setdefault("failureThreshold", 3)
+    for entry in container.get("env") or []:
+        if "fieldRef" in (entry.get("valueFrom") or {}):
+            entry["valueFrom"]["fieldRef"].setdefault("apiVersion", "v1")
     mounts = container.get("volumeMounts") or []
     container["volumeMounts"] = mounts
     for mount in mounts:

@@ -504,6 +504,7 @@ FORGED: list[Any] = [
         id="keeper-env-from-elsewhere",
     ),
     pytest.param(_set(K, "env", []), id="keeper-env-gone"),
+    pytest.param(_set(K, "env.1", {"name": "SIDEMOUNT_POD_UID", "value": "other"}), id="keeper-env-pod-uid"),
     pytest.param(_set(K, "env.0.value", "{}"), id="keeper-config-not-ours"),
     pytest.param(_set(K, "envFrom", [{"configMapRef": {"name": "x"}}]), id="keeper-envFrom"),
     pytest.param(_set(K, "lifecycle", {"postStart": {"exec": {"command": ["sh"]}}}), id="keeper-lifecycle"),
