@@ -148,7 +148,7 @@ class Store:
         """Tell whether a file can be the one that was just made by name.
 
         Only such a one may change its owner: somebody who can write to the directory through another mount may have put another
-        file in its place.
+        file in its place. As fine as a tick of the kernel's clock.
         """
         if kind_of(found.identity) != kind or found.attributes.uid != os.geteuid():
             return False
