@@ -126,7 +126,8 @@ def _decide(
     asked = read_asked(ours)
     if not ours and not is_enabled(facts.namespace(namespace)):
         return _NOT_REQUESTED
-    wanted = asked.names | claim_volumes(pod)
+    claims = claim_volumes(pod)
+    wanted = asked.names | claims if claims else asked.names
     if not ours and not wanted and not has_reserved_container(pod):
         return _NOT_REQUESTED
     shape = shape_of(pod, namespace, ours, wanted)

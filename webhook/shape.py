@@ -5,6 +5,8 @@ concerns therefore keep only their place, and mounts of them only their path. A 
 one shape get the same patch, and what is proved for one holds for the other.
 """
 
+from functools import lru_cache
+
 import msgspec
 from msgspec import Raw, Struct
 
@@ -12,8 +14,13 @@ from sidemount.model.names import (
     DOMAIN,
     INJECT_ANNOTATION,
     MOUNTS_VOLUME,
+    NO_TOKEN_VOLUME,
     RESERVED_PREFIX,
+    RUN_VOLUME,
     STATUS_ANNOTATION,
+    cache_volume,
+    secret_volume,
+    source_volume,
 )
 from webhook.pod import Container, Metadata, Mount, Pod, PodSecurityContext, PodSpec
 
@@ -30,6 +37,7 @@ _FOREIGN = frozenset(
     {SAFE_TO_EVICT, SAFE_LOCAL_VOLUMES, DEFAULT_CONTAINER, DEFAULT_LOGS_CONTAINER, MIRROR, CONFIG_SOURCE}
 )
 _RESERVED = len(MOUNTS_VOLUME)
+_PREFIX = len(RESERVED_PREFIX)
 _CLAIM = "persistentVolumeClaim"
 _NULL = b"null"
 
@@ -62,7 +70,7 @@ class ContainerShape(Struct, frozen=True, gc=False):
 class PodShape(Struct, frozen=True, gc=False):
     """A pod, as far as it matters. A volume that concerns nobody is its "" in `volumes`.
 
-    `carries_ours`: some container, volume or mount has a name that is reserved for ours.
+    `carries_ours`: some container or volume has a name that is reserved for ours.
     `opt_out_label`: the label of the opt-out annotation's name, which some workloads can set more easily; None if absent.
     """
 
@@ -119,6 +127,8 @@ def shape_of(pod: Pod, namespace: str, ours: Pairs, wanted: frozenset[str]) -> P
     metadata = pod.metadata or _NO_METADATA
     spec = pod.spec or _NO_SPEC
     annotations = metadata.annotations
+    # A mount may name a volume that is only about to be added: that is no user's to do.
+    wanted = with_own_volumes(wanted)
     volumes = tuple([_volume(volume, wanted) for volume in spec.volumes]) if spec.volumes else ()
     containers = tuple([_container(container, wanted) for container in spec.containers])
     inits = tuple([_container(container, wanted) for container in spec.init_containers])
@@ -142,8 +152,16 @@ def shape_of(pod: Pod, namespace: str, ours: Pairs, wanted: frozenset[str]) -> P
         spec.host_users is not False,
         spec.share_process_namespace is True,
         spec.termination_grace_period_seconds,
-        _carries_ours(volumes, containers) or _carries_ours((), inits),
+        any(is_reserved(volume.name) for volume in volumes if isinstance(volume, VolumeShape))
+        or reserved_container(pod) != "",
     )
+
+
+@lru_cache(maxsize=1024)
+def with_own_volumes(volumes: frozenset[str]) -> frozenset[str]:
+    """Return these volume names and those of all volumes of ours that may be added for them."""
+    each = [f(name) for name in volumes for f in (source_volume, secret_volume, cache_volume)]
+    return volumes | {MOUNTS_VOLUME, RUN_VOLUME, NO_TOKEN_VOLUME, *each}
 
 
 def is_request(key: str) -> bool:
@@ -159,8 +177,11 @@ def has_reserved_container(pod: Pod) -> bool:
 def reserved_container(pod: Pod) -> str:
     """Return the first container name that is ours alone, "" if there is none."""
     spec = pod.spec or _NO_SPEC
-    containers = (*spec.init_containers, *spec.containers)
-    return next((container.name for container in containers if is_reserved(container.name)), "")
+    for containers in (spec.init_containers, spec.containers):
+        for container in containers:
+            if container.name[:_PREFIX] == RESERVED_PREFIX:
+                return container.name
+    return ""
 
 
 def is_reserved(name: str) -> bool:
@@ -187,27 +208,9 @@ def _container(container: Container, wanted: frozenset[str]) -> ContainerShape:
     security = container.security_context
     return ContainerShape(
         container.name,
-        tuple(
-            [
-                mount if mount.name in wanted or mount.name[:_RESERVED] == MOUNTS_VOLUME else mount.mount_path
-                for mount in container.volume_mounts
-            ]
-        ),
+        tuple([mount if mount.name in wanted else mount.mount_path for mount in container.volume_mounts]),
         tuple([device.name for device in container.volume_devices]) if container.volume_devices else (),
         bytes(container.resources),
         None if security is None else security.run_as_user,
         container.restart_policy,
     )
-
-
-def _carries_ours(volumes: tuple[VolumeShape | str, ...], containers: tuple[ContainerShape, ...]) -> bool:
-    for volume in volumes:
-        if isinstance(volume, VolumeShape) and is_reserved(volume.name):
-            return True
-    for container in containers:
-        if is_reserved(container.name):
-            return True
-        for mount in container.mounts:
-            if isinstance(mount, Mount) and is_reserved(mount.name):
-                return True
-    return False
