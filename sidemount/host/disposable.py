@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sidemount.host import process_attributes
+from sidemount.host.descriptor_passing import receive_with_descriptors
 
 _MESSAGE_MAX = 1 << 16
 _GO = b"go"
@@ -50,7 +51,7 @@ class Child:
 
     def receive(self) -> tuple[dict[str, Any], int | None] | None:
         """Return the next message and its descriptor, None if the child has ended. Raises BlockingIOError if none is there."""
-        payload, descriptors, _, _ = socket.recv_fds(self.socket, _MESSAGE_MAX, 1, socket.MSG_CMSG_CLOEXEC)
+        payload, descriptors, _ = receive_with_descriptors(self.socket, _MESSAGE_MAX, 1)
         return (json.loads(payload), descriptors[0] if descriptors else None) if payload else None
 
     def go_on(self) -> None:

@@ -33,7 +33,7 @@ class Refusal(Enum):
 class Hello:
     """A daemon introduces itself. With `hands_back` the frame carries the descriptor it is serving.
 
-    `takeover`: it can continue a connection that another daemon has served. `generation` and `init` are what its keeper
+    `takeover`: it can continue the connection whose state is `state`, "" if none. `generation` and `init` are what its keeper
     gave it; a generation of 0 asks for work.
     """
 
@@ -41,13 +41,15 @@ class Hello:
     hands_back: bool = False
     generation: int = 0
     init: bytes = b""
+    state: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serve:
     """The keeper's order; the frame carries the descriptor, unless the client mounts by itself.
 
-    `continued`: an earlier daemon has served this connection. `init` is empty if it still lies in the queue.
+    `continued`: an earlier daemon has served this connection. `init` is empty if it still lies in the queue. `held`: how many
+    descriptors that were kept for it follow.
     """
 
     spec: MountSpec
@@ -55,6 +57,7 @@ class Serve:
     continued: bool
     init: bytes
     heartbeat_ms: int
+    held: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,8 +107,85 @@ class Adopted:
     generation: int
 
 
-FromDaemon = Hello | Ready | Heartbeat | Stopping | Bye
-FromKeeper = Serve | Stop | Refused | Adopted
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Successor:
+    """A process of the daemon's that serves from now on; the frame carries its pidfd.
+
+    Said before it reads anything, so that whoever is to continue after it can wait for its certain end.
+    """
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """How the daemon is. `takeover`: it can be succeeded, by whoever has the state of that id. `abnormal`: "" if all is well."""
+
+    takeover: bool
+    state: str
+    abnormal: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """Keep the frame's descriptor for a successor: nothing else leads to that node any more."""
+
+    key: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """The descriptor of that key is needed no more."""
+
+    key: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A descriptor that was kept, in the frame."""
+
+    key: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """Whether the descriptor of the last HOLD is kept."""
+
+    kept: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kill:
+    """The process of that generation hangs: end it and go on with another."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandOver:
+    """Answer what is being worked on and let a fresh process go on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GiveUp:
+    """The process that served has ended, and the connection cannot be continued here."""
+
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """Why a process cannot serve. `lasting`: another one could not either, with this state."""
+
+    detail: str
+    hint: str
+    lasting: bool
+
+
+FromDaemon = (
+    Hello | Ready | Heartbeat | Stopping | Bye | Successor | Condition | Hold | Release | GiveUp | Failed
+)
+FromKeeper = Serve | Stop | Refused | Adopted | Held | Kept | Kill | HandOver
 Message = FromDaemon | FromKeeper
 
 
@@ -141,6 +221,8 @@ def carries_descriptor(message: Message) -> bool:
             return message.spec.descriptor
         case Hello():
             return message.hands_back
+        case Successor() | Hold() | Held():
+            return True
         case _:
             return False
 
@@ -207,7 +289,16 @@ _COUNT = _Field(_count)
 _OCTETS = _Field(_octets, bytes.hex)
 _Table = Mapping[str, _Field]
 _KIND: Mapping[type[Any], tuple[Kind, _Table]] = {
-    Hello: (Kind.HELLO, {"takeover": _FLAG, "hands_back": _FLAG, "generation": _COUNT, "init": _OCTETS}),
+    Hello: (
+        Kind.HELLO,
+        {
+            "takeover": _FLAG,
+            "hands_back": _FLAG,
+            "generation": _COUNT,
+            "init": _OCTETS,
+            "state": _Field(_text),
+        },
+    ),
     Serve: (
         Kind.SERVE,
         {
@@ -216,6 +307,7 @@ _KIND: Mapping[type[Any], tuple[Kind, _Table]] = {
             "continued": _FLAG,
             "init": _OCTETS,
             "heartbeat_ms": _COUNT,
+            "held": _COUNT,
         },
     ),
     Ready: (Kind.READY, {"generation": _COUNT}),
@@ -228,6 +320,19 @@ _KIND: Mapping[type[Any], tuple[Kind, _Table]] = {
         {"reason": _Field(_refusal, lambda refusal: refusal.value), "detail": _Field(_text)},
     ),
     Adopted: (Kind.ADOPTED, {"generation": _COUNT}),
+    Successor: (Kind.SUCCESSOR, {"generation": _COUNT}),
+    Condition: (
+        Kind.CONDITION,
+        {"takeover": _FLAG, "state": _Field(_text), "abnormal": _Field(_text)},
+    ),
+    Hold: (Kind.HOLD, {"key": _COUNT}),
+    Release: (Kind.RELEASE, {"key": _COUNT}),
+    Held: (Kind.HELD, {"key": _COUNT}),
+    Kept: (Kind.KEPT, {"kept": _FLAG}),
+    Kill: (Kind.KILL, {"generation": _COUNT}),
+    HandOver: (Kind.HAND_OVER, {}),
+    GiveUp: (Kind.GIVE_UP, {"detail": _Field(_text)}),
+    Failed: (Kind.FAILED, {"detail": _Field(_text), "hint": _Field(_text), "lasting": _FLAG}),
 }
 _TYPE: Mapping[Kind, tuple[type[Any], _Table]] = {
     kind: (make, table) for make, (kind, table) in _KIND.items()

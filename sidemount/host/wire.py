@@ -11,6 +11,7 @@ import struct
 from collections.abc import Iterator
 from enum import IntEnum
 
+from sidemount.host.descriptor_passing import receive_with_descriptors
 from sidemount.model.errors import BadMessage
 from sidemount.model.names import KEEPER_SOCKET
 
@@ -37,6 +38,16 @@ class Kind(IntEnum):
     STATUS = 9  # keeper: the answer to a probe
     REFUSED = 10  # keeper: no, and why
     ADOPTED = 11  # keeper: I took the descriptor back, go on
+    SUCCESSOR = 12  # daemon: this process of mine serves from now on; with its pidfd
+    CONDITION = 13  # daemon: whether I can be succeeded, and what is wrong with me
+    HOLD = 14  # daemon: keep this descriptor for my successor
+    RELEASE = 15  # daemon: that one is needed no more
+    HELD = 16  # keeper: what I kept for your predecessor
+    KEPT = 17  # zygote to its child: HOLD is carried out, or not
+    KILL = 18  # keeper: your process hangs, end it
+    HAND_OVER = 19  # keeper: let another process of yours go on
+    GIVE_UP = 20  # daemon: what served is gone, and nobody here can continue it
+    FAILED = 21  # child to its zygote: why it cannot serve
 
 
 class Frame:
@@ -76,9 +87,7 @@ def receive(connection: socket.socket) -> Frame | None:
 
     Raises BadMessage on anything that is no frame of ours, with every descriptor in it closed; OSError.
     """
-    data, descriptors, flags, _ = socket.recv_fds(
-        connection, FRAME_MAX + 1, _DESCRIPTORS_MAX, socket.MSG_CMSG_CLOEXEC
-    )
+    data, descriptors, flags = receive_with_descriptors(connection, FRAME_MAX + 1, _DESCRIPTORS_MAX)
     try:
         if not data and not descriptors:
             return None
