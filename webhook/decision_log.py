@@ -15,6 +15,7 @@ from webhook.outcome import Outcome, VolumeOutcome
 _FLUSH_AFTER_S = 0.05
 _HELD_MAX = 1000
 _MESSAGE_MAX = 1024
+_TOLD_MAX = 512
 
 _encode = msgspec.json.Encoder().encode
 
@@ -39,7 +40,7 @@ class DecisionLog:
         self._held: list[bytes] = []
         self._second = 0
         self._second_text = b""
-        self._middles: dict[tuple[str, str, str, int], bytes] = {}
+        self._told: dict[tuple[str, int], tuple[Outcome, bytes]] = {}
 
     def decided(self, path: Path, outcome: Outcome, elapsed_s: float, size_bytes: int) -> None:
         """Note one decision. Nothing of the pod itself is written but what the decision names."""
@@ -49,14 +50,13 @@ class DecisionLog:
             self._second = second
             self._second_text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second)).encode()
         self._held.append(
-            b'{"time":"%b.%03dZ"%b,"elapsed_us":%d,"size_bytes":%d%b}\n'
+            b'{"time":"%b.%03dZ",%b,"elapsed_us":%d,"size_bytes":%d}\n'
             % (
                 self._second_text,
                 (now - second) * 1000,
-                self._middle(path, outcome),
+                self._what(path, outcome),
                 elapsed_s * 1e6,
                 size_bytes,
-                _details(outcome) if outcome.message or outcome.volumes else b"",
             )
         )
         if len(self._held) == 1:
@@ -71,31 +71,28 @@ class DecisionLog:
             self._held.clear()
             self._write(lines)
 
-    def _middle(self, path: Path, outcome: Outcome) -> bytes:
-        """Return what is the same for every decision of a kind: there are few kinds, all from enums."""
-        # `_value_`: `.value` and an enum's hash run Python code, each as slow as all the rest of this.
-        key = (path._value_, outcome.verdict._value_, outcome.reason._value_, outcome.code)
-        middle = self._middles.get(key)
-        if middle is None:
-            fields = {
-                "level": "INFO",
-                "logger": "webhook.decision",
-                "event": "review_decided",
-                "path": path.value,
-                "verdict": outcome.verdict.value,
-                "reason": outcome.reason.value,
-                "code": outcome.code,
-            }
-            middle = self._middles[key] = b"," + _encode(fields)[1:-1]
-        return middle
-
-
-def _details(outcome: Outcome) -> bytes:
-    fields = {
-        "message": outcome.message[:_MESSAGE_MAX],
-        "volumes": [_volume(volume) for volume in outcome.volumes],
-    }
-    return b"," + _encode(fields)[1:-1]
+    def _what(self, path: Path, outcome: Outcome) -> bytes:
+        """Return what a line says of an outcome. One outcome answers for all pods of a workload: it is rendered once."""
+        key = (path._value_, id(outcome))  # not the enum: its hash runs Python code
+        told = self._told.get(key)
+        if told is not None and told[0] is outcome:
+            return told[1]
+        fields = {
+            "level": "INFO",
+            "logger": "webhook.decision",
+            "event": "review_decided",
+            "path": path.value,
+            "verdict": outcome.verdict.value,
+            "reason": outcome.reason.value,
+            "code": outcome.code,
+            "message": outcome.message[:_MESSAGE_MAX],
+            "volumes": [_volume(volume) for volume in outcome.volumes],
+        }
+        what = _encode(fields)[1:-1]
+        if len(self._told) >= _TOLD_MAX:
+            self._told.clear()
+        self._told[key] = (outcome, what)
+        return what
 
 
 def _volume(volume: VolumeOutcome) -> dict[str, str]:

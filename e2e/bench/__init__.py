@@ -1,0 +1,1 @@
+"""Benchmarks: each figure with its peer, measured in turns in one run. They report; they never fail."""
