@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -329,3 +330,71 @@ def test_the_fake_api_server_refuses_what_the_real_one_refuses(
     """k/k#122755, rancher/webhook#158: a fake that accepts everything proves nothing."""
     with pytest.raises(error):
         FakeApiServer(mutating=[_answering(**response)]).create(make_pod())
+
+
+def test_volumes_are_there_before_the_users_init_containers(cluster: FakeApiServer) -> None:
+    """vault-k8s#53, J#1372: what starts before the user's first container is first in the list, and mounts are rewritten."""
+    mount = {"name": "train", "mountPath": "/seed"}
+    admitted = cluster.create(
+        make_pod(initContainers=[{"name": "seed", "image": "s:1", "volumeMounts": [mount]}])
+    )
+    assert _init_names(admitted.pod) == ["sidemount-keeper", "sidemount-train", "seed"]
+    seeded = [m for m in _container(admitted.pod, "seed")["volumeMounts"] if m["mountPath"] == "/seed"]
+    assert seeded[0]["name"] == "sidemount"
+
+
+def test_our_containers_are_found_wherever_another_webhook_put_them(
+    ours: Webhook, validating: Webhook
+) -> None:
+    """GCSF#313: by name, not at index 0."""
+    cluster = _with_others(ours, validating, _other("insist_on_first"), _other("add_container"))
+    admitted = cluster.create(make_pod())
+    _is_injected(admitted)
+    assert _init_names(admitted.pod) == ["istio-proxy", "sidemount-keeper", "sidemount-train"]
+
+
+@pytest.mark.parametrize("given", [None, "second"])
+def test_kubectl_goes_to_the_users_container(cluster: FakeApiServer, given: str | None) -> None:
+    """k/k#96986, linkerd#7497, istio#55152."""
+    pod = make_pod()
+    pod["spec"]["containers"].append({"name": "second", "image": "s:1"})
+    key = "kubectl.kubernetes.io/default-container"
+    if given is not None:
+        pod["metadata"]["annotations"][key] = given
+    assert cluster.create(pod).pod["metadata"]["annotations"][key] == (given or "app")
+
+
+@pytest.mark.parametrize(
+    "spec", [{"os": {"name": "windows"}}, {"nodeSelector": {"kubernetes.io/os": "windows"}}]
+)
+def test_a_windows_pod_is_refused_with_the_reason(cluster: FakeApiServer, spec: Manifest) -> None:
+    """dapr#842, dapr#2982, osm#3861."""
+    with pytest.raises(Rejected, match="Windows"):
+        cluster.create(make_pod(**spec))
+
+
+def test_a_volume_of_ours_that_the_user_has_too_is_refused_not_merged(cluster: FakeApiServer) -> None:
+    """k/k#67134: replacing a volume's source would give it two."""
+    pod = make_pod()
+    pod["spec"]["volumes"].append({"name": "sidemount", "configMap": {"name": "mine"}})
+    with pytest.raises(Rejected, match=r"NameCollision|HandMade"):
+        cluster.create(pod)
+
+
+def test_images_that_a_mirror_serves_already_are_left_alone_by_a_webhook_that_rewrites_them(
+    tmp_path: Path,
+) -> None:
+    """imageswap#11, kops#16802: with the mirror's prefix set here, both webhooks want the same image."""
+    with running_server(tmp_path, ["--image-prefix", "mirror.example/"]) as server:
+        remotes = [RemoteWebhook(server.port, path, server.files.bundle) for path in ("/mutate", "/validate")]
+        cluster = _with_others(
+            Webhook(name=MUTATE, call=remotes[0]),
+            Webhook(name=VALIDATE, call=remotes[1]),
+            _other("swap_images"),
+        )
+        admitted = cluster.create(make_pod())
+        for remote in remotes:
+            remote.close()
+    _is_injected(admitted)
+    assert _container(admitted.pod, "sidemount-keeper")["image"].startswith("mirror.example/")
+    assert "mirror.example/mirror.example/" not in str(admitted.pod)
