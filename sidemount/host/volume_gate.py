@@ -118,10 +118,16 @@ class Gate:
             peer.pidfd = None
 
     def _accept(self) -> None:
-        try:
-            connection, _ = self._listener.accept()
-        except OSError:  # it has gone again, or we are out of descriptors: the next one may do better
-            return
+        for _round in range(_STRANGERS_MAX):
+            try:
+                connection, _ = self._listener.accept()
+            except (
+                OSError
+            ):  # nobody is there any more, or we are out of descriptors: the next one may do better
+                return
+            self._receive(connection)
+
+    def _receive(self, connection: socket.socket) -> None:
         connection.setblocking(False)
         pid, uid, _ = wire.peer_ids(connection)
         peer = Peer(connection, pid)

@@ -20,7 +20,7 @@ FRAME_MAX = 1 << 16
 _MAGIC = b"SMNT"
 _HEADER = struct.Struct("!4sHHI")
 _DESCRIPTORS_MAX = 16
-_BACKLOG = 16
+_BACKLOG = 128
 _CREDENTIALS = struct.Struct("iII")
 
 
@@ -149,12 +149,18 @@ def dial(run_dir: str, *, timeout_s: float) -> socket.socket:
     with _opened(run_dir) as directory:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            connection.settimeout(timeout_s)
+            # With a Python timeout a full queue would be an error at once; so the kernel waits.
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(timeout_s))
             connection.connect(_path_in(directory))
+            connection.settimeout(timeout_s)
         except BaseException:
             connection.close()
             raise
     return connection
+
+
+def _timeval(seconds: float) -> bytes:
+    return struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
 
 
 def peer_ids(connection: socket.socket) -> tuple[int, int, int]:
