@@ -115,6 +115,11 @@ class Podlet:
     ) -> None:
         self.close()
 
+    @property
+    def process_id(self) -> int:
+        """Return the process whose one child is the node's first process."""
+        return self._node.pid
+
     def close(self) -> None:
         """Kill the node and remove what it had: its cgroups and, unless it was given, its root."""
         self._wire.close()

@@ -19,8 +19,6 @@ from e2e.podlet.subpath import prepare_sub_path
 from e2e.podlet.volumes import Mounted
 from sidemount.model.mountinfo import Mount
 
-_STAT_S = 10.0  # a hung source would hold a real containerd for ever; here it is refused after this
-
 
 class LaunchFailed(Exception):
     """A container did not start. `was_created` says whether it counts as a run that ended (exit code 128)."""
@@ -43,6 +41,7 @@ class Launcher:
     runtime: Crun
     sandbox: Sandbox
     cgroup: str
+    stat_s: float  # a hung source would hold a real containerd for ever; here it is refused after this
 
     def launch(self, container: Container, attempt: int) -> ContainerProcess:
         """Start the container and return its process. Raises LaunchFailed."""
@@ -58,7 +57,8 @@ class Launcher:
             raise LaunchFailed("CreateContainerError", "no command specified")
         try:
             binds = tuple(
-                map(_checked, (*self.sandbox.binds, *binds, self._termination_bind(container, attempt)))
+                _checked(bind, self.stat_s)
+                for bind in (*self.sandbox.binds, *binds, self._termination_bind(container, attempt))
             )
         except OSError as error:
             raise LaunchFailed(
@@ -144,7 +144,7 @@ class Launcher:
         source = volume.path
         if sub_path:
             target = self.paths.sub_path(self.pod.uid, mount.volume, container.name, index)
-            source = bounded(_STAT_S, "subPath", lambda: prepare_sub_path(volume.path, sub_path, target))
+            source = bounded(self.stat_s, "subPath", lambda: prepare_sub_path(volume.path, sub_path, target))
         return Bind(
             source=source,
             destination=mount.mount_path,
@@ -188,12 +188,12 @@ def _account(container: Container, image: Image) -> Account:
     return account
 
 
-def _checked(bind: Bind) -> Bind:
+def _checked(bind: Bind, limit_s: float) -> Bind:
     """Check a source as containerd does before any runtime is called. Raises OSError.
 
     Source: https://github.com/containerd/containerd/blob/main/internal/cri/opts/spec_linux_opts.go
     """
-    source = bounded(_STAT_S, f"stat {bind.source}", lambda: _resolved(bind.source))
+    source = bounded(limit_s, f"stat {bind.source}", lambda: _resolved(bind.source))
     if bind.propagation is not Propagation.NONE:
         tags = _covering(source).tags
         is_shared = any(tag.startswith("shared:") for tag in tags)

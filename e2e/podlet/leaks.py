@@ -32,8 +32,8 @@ def find_leaks(paths: NodePaths, cgroup: str, mounts_before: frozenset[tuple[int
 
 
 def _strangers() -> set[int]:
-    """Return every process of the node but its first, us."""
-    return {int(name) for name in os.listdir("/proc") if name.isdecimal()} - {os.getpid()}
+    """Return every process of the node but its init and us."""
+    return {int(name) for name in os.listdir("/proc") if name.isdecimal()} - {1, os.getpid()}
 
 
 def _name(pid: int) -> str:

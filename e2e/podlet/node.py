@@ -1,4 +1,4 @@
-"""The node: the first process of namespaces of its own, and podlet's kubelet in it.
+"""The node: namespaces of its own, an init, and podlet's kubelet in them.
 
 Started by the client as `python -m e2e.podlet.node FD` beneath unshare(1). When it ends, for whatever
 reason, every process and every mount of the node ends with it.
@@ -17,6 +17,7 @@ from pathlib import Path
 from e2e.podlet import cgroups, mounts
 from e2e.podlet.errors import NodeFailure, PodletError, PodRefused
 from e2e.podlet.image import load_image
+from e2e.podlet.init import Exits, become_init
 from e2e.podlet.objects import Objects, parse_objects
 from e2e.podlet.parse_pod import parse_pod
 from e2e.podlet.parse_volume import ROOT_CA
@@ -32,8 +33,9 @@ _HOSTNAME = "podlet"
 class Node:
     """Answers the client's requests, each in a thread of its own. One pod at a time."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: Wire, exits: Exits) -> None:
         self._wire = wire
+        self._exits = exits
         self._context: NodeContext | None = None
         self._worker: PodWorker | None = None
         self._requests: dict[str, Callable[[Message], object]] = {
@@ -93,7 +95,7 @@ class Node:
             paths=paths,
             images={name: load_image(Path(directory)) for name, directory in _map(message, "images").items()},
             objects=Objects(directories, manifests, {k: Path(v) for k, v in _map(message, "claims").items()}),
-            runtime=Crun(paths.crun),
+            runtime=Crun(paths.crun, self._exits),
             scale=float(str(message["scale"])),
             tell=self._tell,
         )
@@ -177,6 +179,7 @@ def main() -> None:
         raise SystemExit("e2e.podlet.node is started by podlet, as the first process of a namespace")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the client's to handle
     os.umask(0o022)
+    exits = Exits(become_init())
     with socket.socket(fileno=int(sys.argv[1])) as end:
         wire = Wire(end)
         try:
@@ -185,7 +188,7 @@ def main() -> None:
             wire.send({"id": 0, "error": [NodeFailure.__name__, f"this machine cannot be a node: {error}"]})
             return
         wire.send({"id": 0, "result": None})
-        Node(wire).serve()
+        Node(wire, exits).serve()
     os._exit(0)  # threads that wait on a hung mount must not keep the node alive
 
 

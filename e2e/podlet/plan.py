@@ -104,9 +104,9 @@ class Plan:
         at = record.retry_at
         if record.last is not None:
             backed_off = record.back_off.ready_at(record.last.finished_at)
-            if backed_off > now:
-                delay = f"{record.back_off.delay_s:g}s"
-                name = record.container.name
+            # Why it could not be created is worth more than that it once ended.
+            if backed_off > now and record.state is record.last:
+                delay, name = f"{record.back_off.delay_s:g}s", record.container.name
                 record.state = Waiting(
                     reason="CrashLoopBackOff", message=f"back-off {delay} restarting failed container={name}"
                 )

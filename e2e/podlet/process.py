@@ -15,7 +15,7 @@ _KILLED_S = 10.0
 
 
 class ContainerProcess:
-    """The process that crun created, a child of the node's first process.
+    """The process that crun created; crun gone, the node's init is its parent.
 
     `ended` is set once the process is reaped, its cgroup and root are gone and the callbacks have run.
     `fault` says what could not be removed; clean_up() tries again.
@@ -78,8 +78,7 @@ class ContainerProcess:
         cgroups.kill_all(self.cgroup)
 
     def _wait(self) -> None:
-        _, status = os.waitpid(self.pid, 0)
-        code = os.waitstatus_to_exitcode(status)
+        code = os.waitstatus_to_exitcode(self._runtime.exits.wait(self.pid))
         self.exit_code = 128 - code if code < 0 else code
         with self._lock:
             os.close(self._pidfd)

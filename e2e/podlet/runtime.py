@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from e2e.podlet.errors import PodletError
+from e2e.podlet.init import Exits
 
 _REQUEST_S = 120.0  # kubelet's runtimeRequestTimeout
 _REAP_S = 2.0
@@ -31,7 +32,8 @@ class Completed:
 class Crun:
     """One state directory of crun. Every call is bounded."""
 
-    def __init__(self, state: Path) -> None:
+    def __init__(self, state: Path, exits: Exits) -> None:
+        self.exits = exits
         self._scratch = state.with_name("exec")
         for directory in (state, self._scratch):
             directory.mkdir(parents=True, exist_ok=True)

@@ -23,12 +23,13 @@ class TearDown:
     """The teardown of one pod: in stages, each step tried again with a growing pause until it succeeds."""
 
     def __init__(
-        self, state: PodState, paths: NodePaths, volumes: Volumes, tell: Callable[[str], None]
+        self, state: PodState, paths: NodePaths, volumes: Volumes, tell: Callable[[str], None], scale: float
     ) -> None:
         self._state = state
         self._paths = paths
         self._volumes = volumes
         self._tell = tell
+        self._scale = scale
 
     def run(self, sandbox: Sandbox | None, unclean: list[ContainerProcess], cgroup: str) -> None:
         """Remove sandbox, volumes, directories, cgroup. Blocks for as long as something is in the way."""
@@ -41,7 +42,7 @@ class TearDown:
         )
 
     def _complete(self, steps: list[Step]) -> None:
-        pause = _RETRY_S
+        pause = _RETRY_S * self._scale
         while True:
             steps, faults = _attempt(steps)
             self._state.set_faults(*faults)
@@ -52,7 +53,7 @@ class TearDown:
             time.sleep(
                 pause
             )  # the back-off of kubelet's volume manager: nothing announces that a mount is free
-            pause = min(pause * 2, _RETRY_MAX_S)
+            pause = min(pause * 2, _RETRY_MAX_S * self._scale)
 
 
 def _attempt(steps: list[Step]) -> tuple[list[Step], list[str]]:

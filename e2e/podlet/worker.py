@@ -24,6 +24,7 @@ from e2e.podlet.termination import end_all, end_container
 from e2e.podlet.volumes import MountFailed, Volumes
 
 _SYNC_RETRY_S = 10.0  # kubelet's pause after a sync that failed
+_STAT_S = 10.0
 _MESSAGE_MAX = 4096
 
 
@@ -67,9 +68,8 @@ class PodWorker:
                 self._end()
                 with self.state.change():
                     self.state.phase, self.state.reason = phase, reason
-            TearDown(self.state, self._node.paths, self._volumes, self._node.tell).run(
-                sandbox, self._unclean, self._cgroup
-            )
+            clean = TearDown(self.state, self._node.paths, self._volumes, self._node.tell, self._node.scale)
+            clean.run(sandbox, self._unclean, self._cgroup)
             self.state.wait_for_deletion(None)
             with self.state.change():
                 self.state.is_gone = True
@@ -105,6 +105,7 @@ class PodWorker:
             runtime=self._node.runtime,
             sandbox=sandbox,
             cgroup=self._cgroup,
+            stat_s=_STAT_S * self._node.scale,
         )
 
     def _live(self, launcher: Launcher) -> tuple[str, str]:

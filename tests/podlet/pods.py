@@ -3,15 +3,23 @@
 from typing import Any
 
 IMAGE = "busybox"
-# Runs until SIGTERM, and then ends with 0 at once.
-UNTIL_TERM = "trap 'exit 0' TERM; {script}; sleep 1000 & wait $!"
+# Runs until SIGTERM, and then ends with 0 at once. Says when its traps are set: before that a container's
+# first process ignores SIGTERM. The termination log is the one file that is always its own and writable.
+UNTIL_TERM = "trap 'exit 0' TERM; {script}; echo up > /dev/termination-log; sleep 1000 & wait $!"
 
 Json = dict[str, Any]
+
+SETTLED: Json = {
+    "exec": {"command": ["test", "-s", "/dev/termination-log"]},
+    "periodSeconds": 1,
+    "timeoutSeconds": 5,
+}
 
 
 def container(name: str, script: str = ":", **fields: Any) -> Json:
     """Return a container that runs a script, then waits for SIGTERM."""
-    return {"name": name, "image": IMAGE, "command": ["sh", "-c", UNTIL_TERM.format(script=script)], **fields}
+    command = ["sh", "-c", UNTIL_TERM.format(script=script)]
+    return {"name": name, "image": IMAGE, "command": command, "readinessProbe": SETTLED, **fields}
 
 
 def task(name: str, script: str = ":", **fields: Any) -> Json:

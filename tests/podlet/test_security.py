@@ -124,7 +124,7 @@ def test_a_read_only_root_keeps_volumes_and_the_termination_log_writable(node: P
     assert "Read-only file system" in _says(running, "touch /x")
     assert _says(running, "touch /new/place/x && echo bye > /dev/termination-log") == ""
     running.kill("app", 15)
-    status = running.wait_for(lambda s: s.containers["app"].restart_count == 1, 20, "restarted")
+    status = running.wait_for(lambda s: s.containers["app"].restart_count == 1 and s.ready, 20, "restarted")
     assert status.containers["app"].last_exit_code == 0
     running.delete()
 
