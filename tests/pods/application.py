@@ -1,0 +1,83 @@
+"""The programs that run in the pods, and how a test reads what they tell."""
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from e2e.podlet.client import RunningPod
+from tests.pods.manifests import Json, mount, program
+from tests.pods.source_tree import INBOX, POEM, POEM_FILE, SourceTree
+
+PROGRAMS = Path(__file__).parent / "programs"
+WATCH = PROGRAMS / "watch.py"
+HOLD = PROGRAMS / "hold.py"
+POLL_S = 0.05
+# What the kernel says of a connection that is gone: before, and to whom was waiting when it went.
+LOST = frozenset({"ENOTCONN", "ECONNABORTED"})
+
+
+def watcher(name: str = "app", volume: str = "books", sub_path: str = "", **fields: Any) -> Json:
+    """Return a container that watches a volume at /books all the time and creates files in its inbox."""
+    where = {"subPath": sub_path} if sub_path else {}
+    inbox = "" if sub_path else f"/books/{INBOX}"
+    file = POEM_FILE if not sub_path else fields.pop("file")
+    text = POEM if not sub_path else fields.pop("text")
+    mounts = [mount(volume, "/books", **where)]
+    return program(name, WATCH, "/books", file, text, inbox, volumeMounts=mounts, **fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """An operation began to come out differently."""
+
+    op: str
+    outcome: str
+    at: float
+    round: int
+
+
+class Watcher:
+    """What a watching container has told so far. Its log stays readable after the pod."""
+
+    def __init__(self, running: RunningPod, container: str = "app") -> None:
+        self._running = running
+        self._container = container
+
+    def changes(self) -> list[Change]:
+        """Return every change so far."""
+        return [
+            Change(m["op"], m["outcome"], m["at"], m["round"]) for m in self._messages() if m["op"] != "sum"
+        ]
+
+    def outcomes(self, op: str) -> list[str]:
+        """Return what an operation came out as, in turn."""
+        return [change.outcome for change in self.changes() if change.op == op]
+
+    def wait_until(self, op: str, outcome: str, deadline_s: float, *, times: int = 1) -> None:
+        """Wait until the operation came out so, for the n-th time. Raises AssertionError."""
+        until = time.monotonic() + deadline_s
+        while self.outcomes(op).count(outcome) < times:
+            assert time.monotonic() < until, f"{op} is not {outcome} for the {times}. time: {self.changes()}"
+            time.sleep(POLL_S)
+
+    def created(self, tree: SourceTree) -> int:
+        """Return how many files it has created, all of which are in the source. Raises AssertionError. For when it has ended."""
+        total = self._messages()[-1]
+        assert total["op"] == "sum", f"the watcher did not end in order: {total}"
+        numbers = set(range(total["rounds"]["create"])) - set(total["failed"])
+        missing = [n for n in sorted(numbers) if not _holds(tree.inbox / str(n), str(n))]
+        assert not missing, f"files whose creation was acknowledged are not in the source: {missing[:20]}"
+        return len(numbers)
+
+    def _messages(self) -> list[dict[str, Any]]:
+        return [
+            json.loads(line)
+            for line in self._running.logs(self._container).splitlines()
+            if line.endswith("}")
+        ]
+
+
+def _holds(path: Path, text: str) -> bool:
+    return path.is_file() and path.read_text() == text
