@@ -1,16 +1,15 @@
-"""One TLS connection, and the table of all: who waits for an answer, who is idle, who is too slow."""
+"""One TLS connection: aiohttp's protocol, with a shorter way for plain requests."""
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 
 from aiohttp.web import BaseRequest, RequestHandler, Server, StreamResponse
 
+from webhook.connection_table import ConnectionTable
 from webhook.deadline import answer_within_s
-from webhook.limits import Limits
 from webhook.plain_request import PlainHead, parse_plain_head
-from webhook.response import HttpRefusal, WireResponse, refusal_answer, text_answer
+from webhook.response import HttpRefusal, WireResponse, refusal_answer
 
 _PHRASES = {
     "LineTooLong": "the request line or a header field is too long",
@@ -21,8 +20,7 @@ _PHRASES = {
     "TransferEncodingError": "the transfer encoding is malformed",
     "ContentLengthError": "the content length is malformed",
 }
-_TOO_SLOW = text_answer(408, "the request did not arrive within its time\n", is_last=True)
-_LOOK_AGAIN_S = 1.0
+_TOO_SLOW = HttpRefusal(408, "the request did not arrive within its time", is_last=True)
 _quiet = logging.getLogger("webhook.http")
 
 Handler = Callable[[BaseRequest], Awaitable[StreamResponse]]
@@ -41,7 +39,7 @@ class Connection(RequestHandler):
     """
 
     def __init__(
-        self, manager: "HttpServer", table: "ConnectionTable", loop: asyncio.AbstractEventLoop
+        self, manager: "HttpServer", table: ConnectionTable, loop: asyncio.AbstractEventLoop
     ) -> None:
         limits = table.limits
         super().__init__(
@@ -161,7 +159,7 @@ class Connection(RequestHandler):
         """Tell a peer whose request does not arrive that its time is over, and close."""
         self._table.slow_clients += 1
         if self.transport is not None and not self.transport.is_closing():
-            self.transport.write(_TOO_SLOW.wire)
+            self.transport.write(refusal_answer(_TOO_SLOW, is_last=True).wire)
         self.force_close()
 
     def handle_error(
@@ -188,7 +186,7 @@ class HttpServer(Server):
         self,
         handler: Handler,
         answer_plain: PlainAnswer,
-        table: "ConnectionTable",
+        table: ConnectionTable,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         super().__init__(handler)
@@ -199,100 +197,3 @@ class HttpServer(Server):
     def __call__(self) -> Connection:
         """Return the protocol of a new connection."""
         return Connection(self, self._table, self._event_loop)
-
-
-class ConnectionTable:
-    """Every open connection."""
-
-    def __init__(self, limits: Limits) -> None:
-        self.limits = limits
-        self.handshaking = 0  # accepted, not yet connections
-        self.slow_clients = 0  # refused for it so far
-        self._connections: dict[Connection, None] = {}
-        self._changed: asyncio.Event | None = None
-
-    def __len__(self) -> int:
-        return len(self._connections)
-
-    def add(self, connection: Connection) -> None:
-        """Take a connection in."""
-        self._connections[connection] = None
-
-    def discard(self, connection: Connection) -> None:
-        """Forget a connection."""
-        self._connections.pop(connection, None)
-        self.notify()
-
-    def notify(self) -> None:
-        """Wake whoever waits for a change."""
-        if self._changed is not None:
-            self._changed.set()
-
-    @property
-    def handling(self) -> int:
-        """How many requests are being handled."""
-        return sum(connection.is_handling for connection in self._connections)
-
-    @property
-    def waiting(self) -> int:
-        """How many peers wait for an answer, or are still sending their request."""
-        return sum(connection.busy_since is not None for connection in self._connections)
-
-    def sweep(self, now: float) -> None:
-        """Refuse every peer whose request line and headers take too long, and close what has been idle too long."""
-        latest, idle_latest = now - self.limits.header_s, now - self.limits.idle_s
-        for connection in list(self._connections):
-            if connection.busy_since is None:
-                if connection.idle_since < idle_latest:
-                    connection.force_close()
-            elif connection.busy_since < latest and connection.awaits_headers:
-                connection.refuse_slow()
-
-    def make_room(self) -> bool:
-        """Tell whether one more connection may come; the longest idle one goes for it if need be."""
-        return len(self._connections) < self.limits.connections or self.close_longest_idle()
-
-    def close_longest_idle(self) -> bool:
-        """Close the connection that has been idle longest; return whether there was one."""
-        idle = [connection for connection in self._connections if connection.busy_since is None]
-        if not idle:
-            return False
-        oldest = min(idle, key=lambda connection: connection.idle_since)
-        self.discard(oldest)
-        oldest.force_close()
-        return True
-
-    def close_idle(self) -> None:
-        """Close every connection on which nobody waits for an answer."""
-        for connection in list(self._connections):
-            if connection.busy_since is None:
-                connection.force_close()
-
-    async def wait_until_quiet(self, fresh_s: float) -> None:
-        """Return when nobody waits for an answer, and nobody who has just connected is about to ask."""
-        now = asyncio.get_running_loop().time
-        self._changed = asyncio.Event()
-        try:
-            while (wait_s := self._quiet_in_s(fresh_s, now())) > 0:
-                self._changed.clear()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(wait_s):
-                        await self._changed.wait()
-        finally:
-            self._changed = None
-
-    async def wait_until_empty(self) -> None:
-        """Return when no connection is left."""
-        self._changed = asyncio.Event()
-        try:
-            while self._connections:
-                self._changed.clear()
-                await self._changed.wait()
-        finally:
-            self._changed = None
-
-    def _quiet_in_s(self, fresh_s: float, now: float) -> float:
-        if self.handshaking or any(connection.busy_since is not None for connection in self._connections):
-            return _LOOK_AGAIN_S
-        fresh = [c.idle_since for c in self._connections if not c.answers]
-        return max(fresh, default=now - fresh_s) + fresh_s - now

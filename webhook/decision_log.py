@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -10,12 +11,14 @@ from collections.abc import Callable
 import msgspec
 
 from webhook.metrics import Path
-from webhook.outcome import Outcome, VolumeOutcome
+from webhook.outcome import Answer, Outcome, VolumeOutcome
 
 _FLUSH_AFTER_S = 0.05
 _HELD_MAX = 1000
 _MESSAGE_MAX = 1024
 _TOLD_MAX = 512
+_UID = re.compile(rb'"uid":"([A-Za-z0-9-]{1,64})"')
+_UID_WITHIN = 256
 
 _encode = msgspec.json.Encoder().encode
 
@@ -42,19 +45,22 @@ class DecisionLog:
         self._second_text = b""
         self._told: dict[tuple[str, int], tuple[Outcome, bytes]] = {}
 
-    def decided(self, path: Path, outcome: Outcome, elapsed_s: float, size_bytes: int) -> None:
+    def decided(self, path: Path, answer: Answer, elapsed_s: float, size_bytes: int) -> None:
         """Note one decision. Nothing of the pod itself is written but what the decision names."""
         now = time.time()
         second = int(now)
         if second != self._second:
             self._second = second
             self._second_text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second)).encode()
+        # The uid is taken from the answer, which begins with it; one that would need escaping is not repeated.
+        found = _UID.search(answer.body, 0, _UID_WITHIN)
         self._held.append(
-            b'{"time":"%b.%03dZ",%b,"elapsed_us":%d,"size_bytes":%d}\n'
+            b'{"time":"%b.%03dZ",%b,"uid":"%b","elapsed_us":%d,"size_bytes":%d}\n'
             % (
                 self._second_text,
                 (now - second) * 1000,
-                self._what(path, outcome),
+                self._what(path, answer.outcome),
+                found[1] if found is not None else b"",
                 elapsed_s * 1e6,
                 size_bytes,
             )

@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from enum import Enum
 
-from webhook.connection import ConnectionTable
+from webhook.connection_table import ConnectionTable
 
 _FRESH_S = 1.0  # who connected this recently is about to ask
 _HURRIED_S = 1.0

@@ -11,6 +11,7 @@ class Limits:
     `buffered_bytes`: all bodies in memory together; beyond it a caller is told to come again.
     `thread_body_bytes`: from here on a body is handled beside the event loop, so that it holds up no other.
     `plain_body_bytes`: a larger one goes the longer way, where memory is budgeted; all connections together may hold this.
+    `connections`: each takes a quarter of a mebibyte for TLS alone; an API server needs one a call at a time.
     `idle_s`: longer than the 90 s after which the API server's client drops an idle connection: the client, who knows
     whether it is about to send, closes first.
     `request_s`: the API server waits 30 s at most.
@@ -20,14 +21,13 @@ class Limits:
     buffered_bytes: int = 128 * 1024 * 1024
     thread_body_bytes: int = 512 * 1024
     plain_body_bytes: int = 128 * 1024
-    connections: int = 1024
+    connections: int = 256
     handshakes: int = 128
     handshake_s: float = 10.0
     shutdown_s: float = 2.0
     header_s: float = 10.0
     idle_s: float = 150.0
     request_s: float = 30.0
-    write_s: float = 10.0
     discard_s: float = 5.0
     header_bytes: int = 16 * 1024
     headers: int = 100

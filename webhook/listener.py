@@ -9,7 +9,7 @@ import ssl
 from collections.abc import Callable, Sequence
 
 from sidemount.model.errors import HostFailure
-from webhook.connection import ConnectionTable
+from webhook.connection_table import ConnectionTable
 from webhook.metrics import Metrics, TlsFault
 
 _BACKLOG = 1024
@@ -181,6 +181,10 @@ class Listener:
             )
         except OSError as error:  # TimeoutError and ssl.SSLError are among them
             self._metrics.tls_failed(_fault_of(error))
+        except Exception:
+            # One connection's trouble, whatever it is, must not end the listening.
+            _log.exception("connection_failed")
+            accepted.close()
         finally:
             self._table.handshaking -= 1
             self._table.notify()

@@ -160,7 +160,7 @@ class AdmissionServer:
 
     def _decided(self, question: Path, answer: Answer, elapsed_s: float, size_bytes: int) -> None:
         self._metrics.decided(question, answer.outcome, elapsed_s, size_bytes)
-        self._log.decided(question, answer.outcome, elapsed_s, size_bytes)
+        self._log.decided(question, answer, elapsed_s, size_bytes)
 
     async def _judge_beside(self, question: Path, body: bytes, charged: int, deadline: float) -> Answer:
         """Judge a large review in the other thread: its milliseconds are nobody else's."""

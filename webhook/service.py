@@ -10,7 +10,8 @@ from datetime import UTC, datetime
 from sidemount.host.facts_directory import FactsDirectory
 from sidemount.model.errors import HostFailure, VolumeError
 from sidemount.model.facts import SourceFault
-from webhook.connection import ConnectionTable, HttpServer
+from webhook.connection import HttpServer
+from webhook.connection_table import ConnectionTable
 from webhook.decision_log import DecisionLog
 from webhook.drain import Drain
 from webhook.limits import Limits
@@ -137,7 +138,10 @@ class Service:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(min(_SWEEP_EVERY_S, self._limits.header_s / 4))
-            self._table.sweep(loop.time())
+            try:
+                self._table.sweep(loop.time())
+            except Exception:
+                _log.exception("sweep_failed")
 
     def _tell_faults(self) -> None:
         """Log each fault of the facts once, and how many objects are in force."""

@@ -599,5 +599,5 @@ def test_every_decision_is_one_line_without_the_pod(server: RunningServer) -> No
     assert decided
     for line in decided:
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line["time"])
-        assert {"path", "verdict", "reason", "code", "elapsed_us", "size_bytes"} <= line.keys()
+        assert {"path", "verdict", "reason", "code", "uid", "elapsed_us", "size_bytes"} <= line.keys()
     assert "s3cr3t-in-the-pod" not in server.log.read_text()
