@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from certs.authority import Issued
+from sidemount.host.regular_file import read_regular
 from sidemount.model.errors import HostFailure, InvalidRequest
 
 MAX_FILE_BYTES = 1 << 20
@@ -33,15 +34,13 @@ def render_key(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def read_pem(path: Path) -> bytes:
-    """Return a file's bytes. Raises: HostFailure if it cannot be read, InvalidRequest if it is too big."""
+    """Return a file's bytes. Raises: HostFailure if it cannot be read, InvalidRequest if it is no file or too big."""
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise HostFailure(f"{path} cannot be read: {error.strerror}", errno=error.errno or 0) from error
-    if len(content) > MAX_FILE_BYTES:
-        raise InvalidRequest(f"{path} is larger than {MAX_FILE_BYTES} bytes: no certificate")
-    return content
+        return read_regular(path, max_bytes=MAX_FILE_BYTES)[1]
+    except HostFailure as error:
+        raise HostFailure(f"{path} {error.message}", errno=error.errno) from error
+    except InvalidRequest as error:
+        raise InvalidRequest(f"{path} {error.message}: no certificate or key") from error
 
 
 def parse_certificates(content: bytes, where: str) -> list[x509.Certificate]:

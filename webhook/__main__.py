@@ -1,6 +1,7 @@
 """`python -m webhook`: start the admission service."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import resource
@@ -16,6 +17,7 @@ from webhook.settings import Settings, parse_settings
 EXIT_UNCLEAN = 1
 EXIT_BAD_INPUT = 2
 EXIT_CANNOT_START = 3
+EXIT_INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> int:
@@ -34,6 +36,13 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
     except VolumeError as error:
         print(f"sidemount webhook: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT if isinstance(error, InvalidRequest) else EXIT_CANNOT_START
+    except KeyboardInterrupt:  # before the signal's handler was there
+        return EXIT_INTERRUPTED
+    except Exception as error:
+        # The trace is for the log; a person gets a line.
+        logging.getLogger("webhook").critical("ended", exc_info=error)
+        print(f"sidemount webhook: ended by {type(error).__name__}, see the log", file=sys.stderr)
+        return EXIT_CANNOT_START
 
 
 async def _serve(settings: Settings) -> bool:
@@ -44,7 +53,9 @@ async def _serve(settings: Settings) -> bool:
 
 
 def _announce(line: str) -> None:
-    print(line, flush=True)
+    # Nobody may be reading; that is no reason not to serve.
+    with contextlib.suppress(OSError):
+        print(line, flush=True)
 
 
 def _allow_descriptors() -> None:

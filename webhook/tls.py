@@ -10,6 +10,7 @@ from pathlib import Path
 
 from cryptography import x509
 
+from sidemount.host.regular_file import Signature, look_at, read_regular
 from sidemount.model.errors import HostFailure, InvalidRequest, VolumeError
 
 _MAX_FILE_BYTES = 1 << 20
@@ -32,7 +33,7 @@ class ServingCertificate:
         self._certificate = certificate
         self._key = key
         self._loaded: Loaded | None = None
-        self._seen: tuple[object, object] | None = None
+        self._seen: tuple[Signature | None, Signature | None] | None = None
         self._fault = ""
 
     @property
@@ -77,8 +78,8 @@ class ServingCertificate:
         self._loaded, self._seen, self._fault = loaded, seen, ""
         return present is None or loaded.serial != present.serial
 
-    def _look(self) -> tuple[object, object]:
-        return _look(self._certificate), _look(self._key)
+    def _look(self) -> tuple[Signature | None, Signature | None]:
+        return look_at(self._certificate), look_at(self._key)
 
 
 def load_pair(certificate: Path, key: Path) -> Loaded:
@@ -143,18 +144,8 @@ def _in_memory(content: bytes) -> Iterator[str]:
 
 def _read(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
-            content = file.read(_MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise HostFailure(f"{path} cannot be read: {error.strerror}", errno=error.errno or 0) from error
-    if len(content) > _MAX_FILE_BYTES:
-        raise InvalidRequest(f"{path} is larger than {_MAX_FILE_BYTES} bytes: no certificate or key")
-    return content
-
-
-def _look(path: Path) -> object:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+        return read_regular(path, max_bytes=_MAX_FILE_BYTES)[1]
+    except HostFailure as error:
+        raise HostFailure(f"{path} {error.message}", errno=error.errno) from error
+    except InvalidRequest as error:
+        raise InvalidRequest(f"{path} {error.message}: no certificate or key") from error

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sidemount.host.facts_files import Signature, list_manifests, read_manifest
+from sidemount.host.facts_files import list_manifests, read_manifest
 from sidemount.host.facts_manifests import Fact, ObjectId, expand_lists, identify, is_known, parse_fact
 from sidemount.host.facts_snapshot import FactsSnapshot, index_facts
 from sidemount.host.facts_text import parse_manifests
+from sidemount.host.regular_file import Signature
 from sidemount.model.errors import HostFailure, VolumeError
 from sidemount.model.facts import SourceFault
 

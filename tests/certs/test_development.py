@@ -197,7 +197,7 @@ def test_an_expired_certificate_shows_and_fails(tmp_path: Path, capsys: pytest.C
         pytest.param(["inspect", "{dir}/none"], 1, "No such file", id="missing"),
         pytest.param(["inspect", "{dir}/junk"], 2, "no certificate in PEM", id="junk"),
         pytest.param(["inspect", "{dir}/key"], 2, "it holds a private key", id="key"),
-        pytest.param(["inspect", "{dir}"], 1, "Is a directory", id="directory"),
+        pytest.param(["inspect", "{dir}"], 2, "is a directory", id="directory"),
         pytest.param(["dev", "--dir", "{dir}/junk", "--name", "a"], 1, "File exists", id="dir-is-file"),
         pytest.param(
             ["dev", "--dir", "{dir}/junk/x", "--name", "a"], 1, "Not a directory", id="dir-beneath-file"

@@ -117,6 +117,11 @@ def _directory(pair: Pair) -> None:
     pair.key.mkdir()
 
 
+def _pipe(pair: Pair) -> None:
+    pair.key.unlink()
+    os.mkfifo(pair.key)
+
+
 def _huge(pair: Pair) -> None:
     os.truncate(pair.certificate, 1 << 30)
 
@@ -144,8 +149,9 @@ BROKEN = pytest.mark.parametrize(
         pytest.param(_swap_key_only, "is not the one of the certificate", id="old-certificate-new-key"),
         pytest.param(_remove_certificate, "No such file", id="no-certificate"),
         pytest.param(_remove_key, "No such file", id="no-key"),
-        pytest.param(_directory, "Is a directory", id="directory"),
-        pytest.param(_huge, "larger than", id="huge"),
+        pytest.param(_directory, "is a directory", id="directory"),
+        pytest.param(_pipe, "is not a regular file", id="pipe"),
+        pytest.param(_huge, "at most 1048576 are read", id="huge"),
         pytest.param(_encrypt, "is encrypted", id="encrypted"),
         pytest.param(_key_in_certificate, "no certificate in PEM", id="key-in-certificate"),
     ],
@@ -179,6 +185,8 @@ def test_a_broken_pair_later_keeps_the_old_one_and_is_told_once(
     assert pair.serving.loaded is before
     if pair.key.is_dir():
         pair.key.rmdir()
+    elif pair.key.is_fifo():
+        pair.key.unlink()
     new = _issue()
     pair.write(new)
     assert pair.refresh() is True
