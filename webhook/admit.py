@@ -12,6 +12,7 @@ from typing import Any
 
 from sidemount.model.errors import InvalidRequest, Reason
 from sidemount.model.facts import Facts
+from sidemount.model.names import DOMAIN
 from webhook.asked import read_asked
 from webhook.decision import Decided, PodCase, judge, refused, unchanged
 from webhook.gate import CREATE, is_enabled, is_mirror, is_pod, is_system_namespace, namespace_of
@@ -163,7 +164,7 @@ def _unreadable(
     try:
         metadata = decode_object(raw).get("metadata")
     except InvalidRequest:
-        return _NOT_REQUESTED
+        return _kept(refused(fault)) if DOMAIN.encode() in raw else _NOT_REQUESTED
     annotations = metadata.get("annotations") if isinstance(metadata, dict) else None
     if not isinstance(annotations, dict) or not any(is_request(key) for key in annotations):
         return _NOT_REQUESTED

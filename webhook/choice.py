@@ -17,7 +17,7 @@ from sidemount.model.errors import (
     shown,
 )
 from sidemount.model.facts import Facts, NamespaceFacts
-from sidemount.model.names import CSI_DRIVER, volume_name_fault
+from sidemount.model.names import volume_name_fault
 from sidemount.model.resolve import ResolvedVolume, resolve
 from sidemount.model.volume_request import Claim, VolumeRequest
 from webhook.csi_volume import CLAIM, CSI, csi_source, is_same_csi
@@ -26,6 +26,16 @@ from webhook.outcome import VolumeOutcome
 from webhook.shape import PodShape, VolumeShape
 
 EMPTY_DIR = "emptyDir"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What a pod is planned in: its namespace, the cluster, the operator's settings."""
+
+    namespace: NamespaceFacts
+    facts: Facts
+    delivery: DeliveryFacts
+    settings: InjectionSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,67 +64,19 @@ class ChosenVolume:
         return isinstance(origin, Claim) and origin.implicit
 
 
-def implicit_requests(
-    shape: PodShape, named: frozenset[str], namespace: str, facts: Facts
-) -> list[VolumeRequest]:
-    """Return a request for every claim in spec.volumes whose PersistentVolume is ours and that no annotation names."""
-    requests = []
-    for index, volume in enumerate(shape.volumes):
-        if isinstance(volume, str) or volume.name in named:
-            continue
-        claim = decoded_field(volume, CLAIM)
-        name = claim.get("claimName") if isinstance(claim, dict) else None
-        if isinstance(name, str) and is_our_claim(namespace, name, facts):
-            where = f"spec.volumes[{index}] ({shown(volume.name)})"
-            requests.append(
-                implicit_request(volume.name, name, where, read_only=claim.get("readOnly") is True)
-            )
-    return requests
-
-
-def implicit_request(volume: str, claim: str, where: str, *, read_only: bool) -> VolumeRequest:
-    """Return the request that the use of a claim makes."""
-    return VolumeRequest(name=volume, origin=Claim(claim, implicit=True), where=where, read_only=read_only)
-
-
-def is_our_claim(namespace: str, name: str, facts: Facts) -> bool:
-    """Say whether a claim is bound to a PersistentVolume of ours."""
-    claim = facts.claim(namespace, name)
-    volume = facts.volume(claim.volume) if claim is not None and claim.volume else None
-    return volume is not None and volume.driver == CSI_DRIVER
-
-
-def choose(
-    request: VolumeRequest,
-    shape: PodShape,
-    namespace: NamespaceFacts,
-    facts: Facts,
-    delivery_facts: DeliveryFacts,
-    settings: InjectionSettings,
-) -> ChosenVolume:
+def choose(request: VolumeRequest, shape: PodShape, setting: Setting) -> ChosenVolume:
     """Resolve, decide and find one request. Raises VolumeError."""
     fault = volume_name_fault(request.name)
     if fault:
         raise InvalidRequest(f"{request.where}: volume name {shown(request.name)} {fault}", hint="rename it")
-    resolved = resolve(request, namespace, facts, existing_enabled=settings.existing_enabled)
-    decision = decide(resolved.request, resolved.driver_class, delivery_facts)
+    resolved = resolve(
+        request, setting.namespace, setting.facts, existing_enabled=setting.settings.existing_enabled
+    )
+    decision = decide(resolved.request, resolved.driver_class, setting.delivery)
     if isinstance(decision, Refuse):
         raise PolicyDenied(decision.message, reason=decision.reason, hint=decision.hint)
     index, found = _find(resolved, shape, isinstance(decision, Sidecar))
     return ChosenVolume(resolved=resolved, decision=decision, index=index, found=found)
-
-
-def left_alone(request: VolumeRequest, why: VolumeError) -> VolumeOutcome:
-    """Return the outcome of a claim that stays as it is, because we could not deliver it better."""
-    claim = request.origin.name if isinstance(request.origin, Claim) else ""
-    return VolumeOutcome(
-        volume=request.name,
-        driver_class=request.driver_class,
-        source=f"claim {claim}",
-        delivery=CSI,
-        reason=Reason.LEFT_TO_CSI,
-        message=f"volume {shown(request.name)} is left to CSI: {why}",
-    )
 
 
 def collect(errors: Iterable[VolumeError]) -> list[VolumeError]:

@@ -11,13 +11,14 @@ from sidemount.model.facts import Facts, NamespaceFacts
 from sidemount.model.volume_request import VolumeRequest
 from webhook.asked import Asked
 from webhook.boundary import denied, not_proved, unexpected
-from webhook.choice import implicit_request, implicit_requests, left_alone
+from webhook.choice import Setting
+from webhook.claims import claims_in, left_alone, split, taken_up
 from webhook.gate import delivery_facts, enabled_namespace, is_enabled
 from webhook.injection_settings import InjectionSettings
 from webhook.operations import Operation
 from webhook.outcome import Outcome, Verdict, VolumeOutcome
 from webhook.patch import patch_operations
-from webhook.plan import InjectionPlan, Setting, make_plan
+from webhook.plan import InjectionPlan, make_plan
 from webhook.present import NOTHING, Present, hand_made, read_present
 from webhook.proof import NotProved, prove
 from webhook.shape import PodShape
@@ -101,13 +102,17 @@ def decide_pod(case: PodCase, facts: Facts, settings: InjectionSettings) -> Deci
     namespace = enabled_namespace(shape.namespace, namespace)
     if asked.fault is not None:
         raise asked.fault.with_traceback(None)
+    if not shape.containers:
+        if not asked.asks:
+            return unchanged(Reason.NOT_REQUESTED)
+        raise InvalidRequest("spec.containers is empty: there is nothing to mount a volume in")
     pod = case.decode()
     present = read_present(pod) if shape.carries_ours else NOTHING
     if present.claims:
         shape = case.reshape(frozenset(present.claims))
-    # What an earlier round has taken up is converted already: it can only be served.
-    requests = (*asked.requests, *_taken_up(asked, present))
-    claims = _claims(shape, case, present, facts)
+    requests = (*asked.requests, *taken_up(asked, present))
+    named = asked.names | present.claims.keys()
+    claims = claims_in(shape, named, facts) if case.takes_claims else []
     if not requests and not claims:
         if not present.is_empty:
             raise hand_made(next(iter(present.containers)), "is there, but the pod asks for no volume")
@@ -129,26 +134,6 @@ def _opted_out_by_label(shape: PodShape, asked: Asked) -> bool:
     )
 
 
-def _taken_up(asked: Asked, present: Present) -> list[VolumeRequest]:
-    """Return the requests for claims that an earlier round found in spec.volumes."""
-    return [
-        implicit_request(volume, claim, f"spec.volumes ({volume})", read_only=_was_read_only(present, volume))
-        for volume, claim in present.claims.items()
-        if volume not in asked.names
-    ]
-
-
-def _claims(shape: PodShape, case: PodCase, present: Present, facts: Facts) -> list[VolumeRequest]:
-    """Return a request for each claim of ours in spec.volumes that nobody has named."""
-    if not case.takes_claims:
-        return []
-    return implicit_requests(shape, case.asked.names | present.claims.keys(), shape.namespace, facts)
-
-
-def _was_read_only(present: Present, volume: str) -> bool:
-    return any(m.spec.read_only for m in present.config.mounts if m.spec.volume == volume)
-
-
 def _plan(
     shape: PodShape,
     requests: tuple[VolumeRequest, ...],
@@ -166,21 +151,15 @@ def _plan(
         settings=settings,
     )
 
-    def attempt(served: list[VolumeRequest], left: list[VolumeOutcome]) -> InjectionPlan:
-        return make_plan(shape, _sorted((*requests, *served)), present, setting, tuple(left))
-
-    served: list[VolumeRequest] = []
-    left: list[VolumeOutcome] = []
-    for request in claims:
+    served, left = split(shape, claims, len(requests), setting)
+    if served:
         try:
-            attempt([*served, request], left)
+            return make_plan(shape, _sorted((*requests, *served)), present, setting, tuple(left))
         except NotReady:
             raise
         except VolumeError as fault:
-            left.append(left_alone(request, fault))
-        else:
-            served.append(request)
-    return attempt(served, left)
+            left = [*(left_alone(request, fault) for request in served), *left]
+    return make_plan(shape, _sorted(requests), present, setting, tuple(left))
 
 
 def _sorted(requests: tuple[VolumeRequest, ...]) -> tuple[VolumeRequest, ...]:

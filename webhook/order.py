@@ -61,7 +61,7 @@ def _works(tokens: Sequence[str | int], ours: Sequence[str], dependents: frozens
     placed = [tokens.index(name) for name in ours if name in tokens]
     if not placed or ours[0] not in tokens:
         return False
-    first_dependent = min((tokens.index(index) for index in dependents), default=len(tokens))
+    first_dependent = next((i for i, token in enumerate(tokens) if token in dependents), len(tokens))
     return placed[0] == min(placed) and max(placed) < first_dependent
 
 

@@ -14,7 +14,7 @@ from webhook.own_container import differences, is_same_volume, stripped_fields
 from webhook.plan import InjectionPlan
 from webhook.present import INIT, Present, hand_made, hand_made_volume
 from webhook.shape import PodShape
-from webhook.views import fields_to_set, rendered_mount
+from webhook.views import Place, fields_to_set, rendered_mount
 
 _SPEC = "spec"
 _METADATA = "metadata"
@@ -63,8 +63,10 @@ def _mount_operations(shape: PodShape, plan: InjectionPlan) -> list[Operation]:
         for field, value in fields_to_set(use).items():
             # `add` sets a member whether or not it is there; `name` always is.
             operations.append((replace if field == "name" else add)((*base, field), value))
-    for place in dict.fromkeys(use.place for use in plan.added):
-        mounts = [rendered_mount(use) for use in plan.added if use.place == place]
+    added: dict[Place, list[dict[str, object]]] = {}
+    for use in plan.added:
+        added.setdefault(use.place, []).append(rendered_mount(use))
+    for place, mounts in added.items():
         base_path = (_SPEC, place.section, place.index, "volumeMounts")
         containers = shape.containers if place.section == "containers" else shape.init_containers
         if containers[place.index].mounts:

@@ -6,13 +6,12 @@ from typing import Any
 
 import msgspec
 
-from sidemount.model.decide import DeliveryFacts
-from sidemount.model.errors import PolicyDenied, Reason, VolumeError, raise_faults, shown
-from sidemount.model.facts import Facts, NamespaceFacts
-from sidemount.model.mountspec import KeeperConfig, KeeperMount, View
+from sidemount.model.errors import PolicyDenied, Reason, Unsupported, VolumeError, raise_faults, shown
+from sidemount.model.mountspec import KeeperConfig, KeeperMount, View, encode_keeper_config
 from sidemount.model.names import KEEPER_CONTAINER, daemon_container
 from sidemount.model.volume_request import Claim, VolumeRequest
-from webhook.choice import EMPTY_DIR, ChosenVolume, choose, collect, volume_outcome, with_context
+from webhook.added_mounts import added_uses
+from webhook.choice import EMPTY_DIR, ChosenVolume, Setting, choose, collect, volume_outcome, with_context
 from webhook.csi_volume import CLAIM, CSI, csi_source
 from webhook.injection_settings import InjectionSettings
 from webhook.marks import Marks, marks
@@ -23,19 +22,11 @@ from webhook.resources import Amounts, check_fit, clamped, is_guaranteed, merge,
 from webhook.security import selinux_context
 from webhook.shape import PodShape
 from webhook.sources import cache_attachment, secret_attachment, source_attachment
-from webhook.views import Use, Wanted, added_uses, read_uses, views_of
+from webhook.views import Use, Wanted, read_uses, views_of
 
 _SOURCES = (EMPTY_DIR, CLAIM, CSI)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """What a pod is planned in: its namespace, the cluster, the operator's settings."""
-
-    namespace: NamespaceFacts
-    facts: Facts
-    delivery: DeliveryFacts
-    settings: InjectionSettings
+MOUNTS_MAX = 1024
+CONFIG_MAX_BYTES = 120_000  # execve(2) takes at most 128 KiB in one string
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,17 +59,20 @@ def make_plan(
     """Plan every request. Raises VolumeError: the one fault there is, or Faults with all of them."""
     faults: list[VolumeError] = []
     chosen = _chosen(requests, shape, setting, faults)
-    wanted = {volume.name: _wanted(volume) for volume in chosen}
-    uses = read_uses(shape, wanted, present.views, faults)
+    wanted = {volume.name: wanted_of(volume) for volume in chosen}
+    uses, mount_faults = read_uses(shape, wanted, present.views)
+    faults += [fault for _, fault in mount_faults]
     added = added_uses(shape, wanted, uses, setting.settings.network_containers, faults)
     sidecars = [volume for volume in chosen if volume.is_sidecar]
     for volume in sidecars:
         _check_shared_uid(shape, volume, faults)
-    _raise(faults)
+    _check_count(len(uses) + len(added), faults)
+    raise_faults(collect(faults))
     views = {volume.name: _all_views(volume, [*uses, *added], present) for volume in sidecars}
     config = KeeperConfig(
         mounts=tuple(KeeperMount(spec=volume.resolved.spec, views=views[volume.name]) for volume in sidecars)
     )
+    _check_size(config)
     daemons = _daemons(sidecars, shape, setting.settings)
     outcomes = (*(_told(volume, [*uses, *added]) for volume in chosen), *left)
     found_marks = marks(shape, chosen, daemons, outcomes, setting.settings)
@@ -106,9 +100,7 @@ def _chosen(
     chosen = []
     for request in requests:
         try:
-            volume = choose(
-                request, shape, setting.namespace, setting.facts, setting.delivery, setting.settings
-            )
+            volume = choose(request, shape, setting)
             if volume.is_sidecar:
                 volume = with_context(volume, selinux_context(shape, volume.resolved.driver_class))
         except VolumeError as fault:
@@ -118,11 +110,19 @@ def _chosen(
     return chosen
 
 
-def _raise(faults: list[VolumeError]) -> None:
-    raise_faults(collect(faults))
+def _check_count(mounts: int, faults: list[VolumeError]) -> None:
+    """Every mount costs several operations, and admission is asked by everybody at once."""
+    if mounts > MOUNTS_MAX:
+        faults.append(
+            Unsupported(
+                f"the pod's containers mount our volumes {mounts} times, more than {MOUNTS_MAX}",
+                hint="mount a volume once in a container, or name the containers that shall have it",
+            )
+        )
 
 
-def _wanted(volume: ChosenVolume) -> Wanted:
+def wanted_of(volume: ChosenVolume) -> Wanted:
+    """Return what the mounts of a chosen volume shall become."""
     request = volume.resolved.request
     return Wanted(
         volume=volume.name,
@@ -144,6 +144,18 @@ def _all_views(volume: ChosenVolume, uses: list[Use], present: Present) -> tuple
     return tuple(sorted({**views, **made}.values(), key=_view_order))
 
 
+def _check_size(config: KeeperConfig) -> None:
+    """The keeper gets its configuration as one variable, and Linux bounds what one variable may hold."""
+    size_bytes = len(encode_keeper_config(config))
+    if size_bytes > CONFIG_MAX_BYTES:
+        views = sum(len(mount.views) for mount in config.mounts)
+        raise Unsupported(
+            f"the pod's {len(config.mounts)} volumes with {views} different sub-paths need a keeper configuration of "
+            f"{size_bytes} bytes, more than {CONFIG_MAX_BYTES}",
+            hint="mount a common parent directory instead of many sub-paths",
+        )
+
+
 def _view_order(view: View) -> tuple[str, bool]:
     return view.sub_path, view.read_only
 
@@ -158,10 +170,10 @@ def _check_shared_uid(shape: PodShape, volume: ChosenVolume, faults: list[Volume
         if runs_as == uid and container.name not in (KEEPER_CONTAINER, daemon_container(volume.name)):
             faults.append(
                 PolicyDenied(
-                    f"{volume.resolved.request.where}: the pod shares its process namespace, and container "
+                    f"{volume.resolved.request.where}: the pod's containers share one process namespace, and "
                     f"{shown(container.name)} runs as uid {uid}, as the client of volume {shown(volume.name)} that holds credentials",
                     reason=Reason.SHARED_UID,
-                    hint="set another runAsUser, or drop shareProcessNamespace",
+                    hint="set another runAsUser, or drop shareProcessNamespace and hostPID",
                 )
             )
 

@@ -98,6 +98,7 @@ class PodSpec(Struct, frozen=True, gc=False, rename="camel"):
     runtime_class_name: str = ""
     host_users: bool | None = None
     share_process_namespace: bool | None = None
+    host_pid: bool | None = msgspec.field(default=None, name="hostPID")
     termination_grace_period_seconds: int | None = None
 
 

@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 
 from sidemount.model.errors import BadMessage
-from sidemount.model.mountspec import KeeperConfig, KeeperMount, View, decode_keeper_config
+from sidemount.model.mountspec import KeeperConfig, KeeperMount, decode_keeper_config
 from sidemount.model.names import KEEPER_CONTAINER, MOUNTS_VOLUME
 from webhook.operations import NotApplicable, Operation, apply
 from webhook.own_container import differences, is_same_volume, mounts_env, stripped_fields
 from webhook.plan import InjectionPlan
 from webhook.shape import SAFE_LOCAL_VOLUMES, is_reserved
-from webhook.views import HOST_TO_CONTAINER, Use, rendered_mount
+from webhook.views import HOST_TO_CONTAINER, rendered_mount
 
 _SPEC_FIELDS = frozenset(
     {"volumes", "initContainers", "containers", "imagePullSecrets", "terminationGracePeriodSeconds"}
@@ -34,6 +34,18 @@ class NotProved(Exception):
     """A patch does not do what it is meant to, or does more. It must not be sent."""
 
 
+class _Planned:
+    """What a plan says of mounts, by what the proof looks up."""
+
+    def __init__(self, plan: InjectionPlan) -> None:
+        self.served = {mount.spec.volume: mount for mount in plan.config.mounts}
+        self.views = {view.name: view for mount in plan.config.mounts for view in mount.views}
+        self.others = {use.volume: use.keeps_choice for use in plan.uses if use.view is None}
+        self.added: dict[tuple[str, int], list[dict[str, Any]]] = {}
+        for use in plan.added:
+            self.added.setdefault((use.place.section, use.place.index), []).append(rendered_mount(use))
+
+
 def prove(before: _Json, operations: Sequence[Operation], plan: InjectionPlan) -> _Json:
     """Return the pod as patched. Raises NotProved."""
     try:
@@ -48,8 +60,9 @@ def prove(before: _Json, operations: Sequence[Operation], plan: InjectionPlan) -
     _unchanged(was, now, _SPEC_FIELDS, "spec")
     _prove_pod(was, now, plan)
     _prove_volumes(_list(was, "volumes"), _list(now, "volumes"), plan)
-    _prove_containers(_list(was, "containers"), _list(now, "containers"), plan)
-    _prove_init_containers(_list(was, "initContainers"), _list(now, "initContainers"), plan)
+    planned = _Planned(plan)
+    _prove_containers(_list(was, "containers"), _list(now, "containers"), planned)
+    _prove_init_containers(_list(was, "initContainers"), _list(now, "initContainers"), plan, planned)
     return after
 
 
@@ -108,19 +121,19 @@ def _prove_changed_volume(old: Any, new: Any, planned: _Json, where: str) -> Non
         _require(_encode(old.get(key)) == _encode(new.get(key)), f"{where}: {key} changed")
 
 
-def _prove_containers(was: list[Any], now: list[Any], plan: InjectionPlan) -> None:
+def _prove_containers(was: list[Any], now: list[Any], planned: _Planned) -> None:
     _require(len(was) == len(now), "a container came or went")
     for index, (old, new) in enumerate(zip(was, now, strict=True)):
         _require(not is_reserved(str(_get(new, "name"))), "a container of ours is among the user's")
-        _prove_container(old, new, _additions(plan, "containers", index), plan)
+        _prove_container(old, new, planned.added.get(("containers", index), []), planned)
 
 
-def _prove_init_containers(was: list[Any], now: list[Any], plan: InjectionPlan) -> None:
+def _prove_init_containers(was: list[Any], now: list[Any], plan: InjectionPlan, planned: _Planned) -> None:
     users = [container for container in now if not is_reserved(str(_get(container, "name")))]
     before = [(i, c) for i, c in enumerate(was) if not is_reserved(str(_get(c, "name")))]
     _require(len(users) == len(before), "an init container came or went")
     for (index, old), new in zip(before, users, strict=True):
-        _prove_container(old, new, _additions(plan, "initContainers", index), plan)
+        _prove_container(old, new, planned.added.get(("initContainers", index), []), planned)
     ours = [container for container in now if is_reserved(str(_get(container, "name")))]
     rendered = {container["name"]: container for container in plan.containers}
     _require(sorted(c["name"] for c in ours) == sorted(rendered), "our containers are not there once each")
@@ -154,11 +167,7 @@ def _configuration(keeper: _Json) -> KeeperConfig | None:
         return None
 
 
-def _additions(plan: InjectionPlan, section: str, index: int) -> list[dict[str, Any]]:
-    return [rendered_mount(u) for u in plan.added if u.place.section == section and u.place.index == index]
-
-
-def _prove_container(old: Any, new: Any, planned: list[dict[str, Any]], plan: InjectionPlan) -> None:
+def _prove_container(old: Any, new: Any, added: list[dict[str, Any]], planned: _Planned) -> None:
     """A user's container may differ in its mounts alone, and in them as planned."""
     name = str(_get(old, "name"))
     if new is not old:
@@ -166,40 +175,40 @@ def _prove_container(old: Any, new: Any, planned: list[dict[str, Any]], plan: In
     mounts, found = _list(old, "volumeMounts"), _list(new, "volumeMounts")
     _require(len(found) >= len(mounts), f"a mount of container {name} is gone")
     for before, after in zip(mounts, found, strict=False):
-        _prove_mount(before, after, plan, name)
-    _require(found[len(mounts) :] == planned, f"mounts of container {name} were not added as planned")
-    for mount in planned:
-        if mount["name"] == MOUNTS_VOLUME:
-            _require(_view(plan, mount["subPath"]) is not None, f"container {name} mounts no view")
+        _prove_mount(before, after, planned, name)
+    _require(found[len(mounts) :] == added, f"mounts of container {name} were not added as planned")
+    for mount in added:
+        is_shown = mount["name"] != MOUNTS_VOLUME or mount["subPath"] in planned.views
+        _require(is_shown, f"container {name} mounts no view")
 
 
-def _prove_mount(old: Any, new: Any, plan: InjectionPlan, container: str) -> None:
-    volume = _get(old, "name")
-    served = next((mount for mount in plan.config.mounts if mount.spec.volume == volume), None)
+def _prove_mount(old: Any, new: Any, planned: _Planned, container: str) -> None:
+    volume = str(_get(old, "name"))
     where = f"mount {_get(old, 'mountPath')} of container {container}"
-    if served is not None:
-        _prove_view(old, new, served, where)
+    if volume in planned.served:
+        _prove_view(old, new, planned.served[volume], planned, where)
     elif volume == MOUNTS_VOLUME:
         _require(
             _get(new, "name") == volume and _get(new, "subPath") == _get(old, "subPath"), f"{where} moved"
         )
-        view = _view(plan, str(_get(new, "subPath")))
+        view = planned.views.get(str(_get(new, "subPath")))
         _require(view is not None, f"{where} shows no view")
         _prove_shown(new, view is not None and view.read_only, where)
     else:
-        _prove_csi_mount(old, new, [use for use in plan.uses if use.volume == volume], where)
+        _prove_csi_mount(old, new, planned, where)
         return
     if new is not old:
         _unchanged(old, new, _MOUNT_FIELDS, where)
 
 
-def _prove_csi_mount(old: Any, new: Any, uses: list[Use], where: str) -> None:
+def _prove_csi_mount(old: Any, new: Any, planned: _Planned, where: str) -> None:
     """A mount of a volume that CSI delivers sees what is mounted on it later; a mount of anybody else's is as it was."""
-    if not uses:
+    keeps_choice = planned.others.get(str(_get(old, "name")))
+    if keeps_choice is None:
         _require(new is old, f"{where} changed")
         return
     _unchanged(old, new, frozenset({"mountPropagation", "readOnly"}), where)
-    chosen = old.get("mountPropagation") if any(use.keeps_choice for use in uses) else None
+    chosen = old.get("mountPropagation") if keeps_choice else None
     _require(
         new.get("mountPropagation") in (HOST_TO_CONTAINER, chosen or HOST_TO_CONTAINER),
         f"{where}: propagation",
@@ -208,12 +217,13 @@ def _prove_csi_mount(old: Any, new: Any, uses: list[Use], where: str) -> None:
     _require(new.get("readOnly") is True or is_kept, f"{where} became writable")
 
 
-def _prove_view(old: Any, new: Any, served: KeeperMount, where: str) -> None:
+def _prove_view(old: Any, new: Any, served: KeeperMount, planned: _Planned, where: str) -> None:
     """A mount of a volume that we serve has become a mount of the view of its sub-path and read-only flag."""
     _require(_get(new, "name") == MOUNTS_VOLUME, f"{where} is not converted")
-    view = next((view for view in served.views if view.name == _get(new, "subPath")), None)
-    _require(view is not None, f"{where} shows no view of its volume")
+    view = planned.views.get(str(_get(new, "subPath")))
+    _require(view is not None, f"{where} shows no view")
     assert view is not None
+    _require(view.name.partition(".")[0] == served.spec.volume, f"{where} shows a view of another volume")
     _require(view.sub_path == (_get(old, "subPath") or ""), f"{where} shows another directory")
     read_only = _get(old, "readOnly") is True or served.spec.read_only
     _require(view.read_only is read_only, f"{where} shows a view of other writability")
@@ -223,10 +233,6 @@ def _prove_view(old: Any, new: Any, served: KeeperMount, where: str) -> None:
 def _prove_shown(mount: Any, read_only: bool, where: str) -> None:
     _require(_get(mount, "mountPropagation") == HOST_TO_CONTAINER, f"{where} has another propagation")
     _require(_get(mount, "readOnly") is True or not read_only, f"{where} became writable")
-
-
-def _view(plan: InjectionPlan, name: str) -> View | None:
-    return next((view for mount in plan.config.mounts for view in mount.views if view.name == name), None)
 
 
 def _shows_view(container: Any) -> bool:

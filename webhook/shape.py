@@ -150,7 +150,7 @@ def shape_of(pod: Pod, namespace: str, ours: Pairs, wanted: frozenset[str]) -> P
         spec.os.name,
         spec.runtime_class_name,
         spec.host_users is not False,
-        spec.share_process_namespace is True,
+        spec.share_process_namespace is True or spec.host_pid is True,
         spec.termination_grace_period_seconds,
         any(is_reserved(volume.name) for volume in volumes if isinstance(volume, VolumeShape))
         or reserved_container(pod) != "",

@@ -1,6 +1,5 @@
 """Which mounts of the pod's containers show which volume, through which view."""
 
-import posixpath
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -71,63 +70,27 @@ def places(shape: PodShape) -> Iterable[tuple[Place, ContainerShape]]:
 
 
 def read_uses(
-    shape: PodShape, wanted: Mapping[str, Wanted], known: KnownViews, faults: list[VolumeError]
-) -> list[Use]:
-    """Return every mount of a wanted volume, with faults for those that cannot be."""
+    shape: PodShape, wanted: Mapping[str, Wanted], known: KnownViews
+) -> tuple[list[Use], list[tuple[str, VolumeError]]]:
+    """Return every mount of a wanted volume, and what is wrong with those that cannot be, each with its volume's name."""
     uses: list[Use] = []
+    faults: list[tuple[str, VolumeError]] = []
     for place, container in places(shape):
-        faults += [_is_device(place, device) for device in container.devices if device in wanted]
+        faults += [(device, _is_device(place, device)) for device in container.devices if device in wanted]
         for index, mount in enumerate(container.mounts):
             if isinstance(mount, Mount):
                 try:
-                    use = _use(place, index, mount, wanted, known)
+                    uses.extend(_use(place, index, mount, wanted, known))
                 except VolumeError as fault:
-                    faults.append(fault)
-                else:
-                    uses.extend(use)
-    return uses
-
-
-def added_uses(
-    shape: PodShape,
-    wanted: Mapping[str, Wanted],
-    uses: Iterable[Use],
-    skipped: frozenset[str],
-    faults: list[VolumeError],
-) -> list[Use]:
-    """Return the mounts that requests with a `mountPath` add, where they are not there already.
-
-    `skipped` names containers of other injectors, which get none unless a request names them.
-    """
-    found = list(uses)
-    added: list[Use] = []
-    containers = list(places(shape))
-    for want in wanted.values():
-        if not want.mount_path:
-            continue
-        _check_names(want, containers, faults)
-        for place, container in containers:
-            named = want.containers is not None and place.name in want.containers
-            if not named and (want.containers is not None or place.name in skipped):
-                continue
-            use = _addition(place, want)
-            same = [u for u in (*found, *added) if u.place == place and _same_path(u.path, want.mount_path)]
-            if any(u.volume == want.volume and u.view == use.view for u in same):
-                continue
-            if same or any(
-                isinstance(path, str) and _same_path(path, want.mount_path) for path in container.mounts
-            ):
-                faults.append(_path_taken(place, want))
-                continue
-            added.append(use)
-    return added
+                    faults.append((mount.name, fault))
+    return uses, faults
 
 
 def views_of(volume: str, uses: Iterable[Use], read_only: bool) -> tuple[View, ...]:
     """Return the views of a volume, sorted; one of its root where no container mounts it, as a keeper needs one."""
     found = {use.view.name: use.view for use in uses if use.view is not None and use.volume == volume}
     if not found:
-        root = _view(volume, "", read_only)
+        root = view_of(volume, "", read_only)
         found[root.name] = root
     return tuple(sorted(found.values(), key=_view_order))
 
@@ -177,7 +140,7 @@ def _use(
         return ()
     _check_mount(place, mount, want)
     read_only = mount.read_only or want.read_only
-    shown_view = _view(mount.name, mount.sub_path, read_only) if want.is_sidecar else None
+    shown_view = view_of(mount.name, mount.sub_path, read_only) if want.is_sidecar else None
     return (
         _found_use(place, index, mount, mount.name, shown_view, mount.sub_path, read_only, want.keeps_choice),
     )
@@ -254,21 +217,6 @@ def _check_mount(place: Place, mount: Mount, want: Wanted) -> None:
         )
 
 
-def _check_names(
-    want: Wanted, containers: list[tuple[Place, ContainerShape]], faults: list[VolumeError]
-) -> None:
-    names = [place.name for place, _ in containers]
-    faults += [
-        InvalidRequest(
-            f"{want.where}: containers names {shown(name)}, which the pod does not have",
-            reason=Reason.UNKNOWN_VOLUME,
-            hint=f"its containers are {', '.join(names) or 'none'}",
-        )
-        for name in want.containers or ()
-        if name not in names
-    ]
-
-
 def _is_device(place: Place, device: str) -> Unsupported:
     return Unsupported(
         f"container {shown(place.name)} has volume {shown(device)} in volumeDevices: a FUSE volume is no block device",
@@ -276,32 +224,8 @@ def _is_device(place: Place, device: str) -> Unsupported:
     )
 
 
-def _addition(place: Place, want: Wanted) -> Use:
-    return Use(
-        place=place,
-        index=None,
-        volume=want.volume,
-        path=want.mount_path,
-        sub_path="",
-        read_only=want.read_only,
-        view=_view(want.volume, "", want.read_only) if want.is_sidecar else None,
-        found=None,
-    )
-
-
-def _path_taken(place: Place, want: Wanted) -> InvalidRequest:
-    return InvalidRequest(
-        f"{want.where}: mountPath {shown(want.mount_path)} is taken in container {shown(place.name)} by another mount",
-        reason=Reason.MOUNT_PATH_COLLISION,
-        hint="choose another mountPath, or name the containers that shall have it",
-    )
-
-
-def _same_path(one: str, other: str) -> bool:
-    return posixpath.normpath("/" + one.lstrip("/")) == posixpath.normpath("/" + other.lstrip("/"))
-
-
-def _view(volume: str, sub_path: str, read_only: bool) -> View:
+def view_of(volume: str, sub_path: str, read_only: bool) -> View:
+    """Return the view of a sub-path."""
     return View(name=view_name(volume, sub_path, read_only), sub_path=sub_path, read_only=read_only)
 
 

@@ -131,7 +131,7 @@ def pods(draw: st.DrawFn) -> Json:
 
 
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 @given(pods())
 def test_patch_applies_touches_nothing_else_and_is_not_made_twice(pod: Json) -> None:
@@ -168,7 +168,7 @@ def broken(draw: st.DrawFn) -> Any:
 
 
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 @given(broken(), st.sampled_from(["CREATE", "UPDATE"]))
 @example({"metadata": None, "spec": None}, "CREATE")
@@ -188,7 +188,7 @@ def test_a_broken_pod_is_answered_cleanly(pod: Any, operation: str) -> None:
             assert mutated(reviewed.after).patch == []
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.binary(max_size=40) | _any_json.map(lambda value: json.dumps(value).encode()))
 def test_any_body_is_answered_or_is_a_bad_review(body: bytes) -> None:
     for judge in (mutate, validate):
@@ -197,7 +197,7 @@ def test_any_body_is_answered_or_is_a_bad_review(body: bytes) -> None:
         assert str(caught.value)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_any_review_is_answered_or_is_a_bad_review(data: st.DataObject) -> None:
     whole = json.loads(review(pod_with()))

@@ -12,9 +12,10 @@ import webhook.decision
 from sidemount.model.errors import Reason
 from tests.webhook.admission import SETTINGS, Json, golden_facts, mutated, pod_with
 from webhook.asked import read_asked
+from webhook.choice import Setting
 from webhook.gate import delivery_facts
 from webhook.operations import Operation
-from webhook.plan import InjectionPlan, Setting, make_plan
+from webhook.plan import InjectionPlan, make_plan
 from webhook.pod import decode_pod
 from webhook.present import NOTHING
 from webhook.proof import NotProved, prove
