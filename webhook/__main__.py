@@ -2,15 +2,14 @@
 
 import asyncio
 import contextlib
-import logging
 import os
 import resource
 import signal
 import sys
 from collections.abc import Mapping, Sequence
 
+from sidemount.host import logs
 from sidemount.model.errors import InvalidRequest, VolumeError
-from webhook import logs
 from webhook.service import Service
 from webhook.settings import Settings, parse_settings
 
@@ -29,8 +28,7 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
         settings = parse_settings(
             sys.argv[1:] if argv is None else argv, os.environ if environ is None else environ
         )
-        logs.set_up(settings.log_level)
-        logging.getLogger("webhook").info("starting", extra={"settings": settings.redacted()})
+        logs.configure("webhook", level=settings.log_level).info("starting", settings=settings.redacted())
         _allow_descriptors()
         return 0 if asyncio.run(_serve(settings)) else EXIT_UNCLEAN
     except VolumeError as error:
@@ -40,7 +38,7 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
         return EXIT_INTERRUPTED
     except Exception as error:
         # The trace is for the log; a person gets a line.
-        logging.getLogger("webhook").critical("ended", exc_info=error)
+        logs.log("webhook").error("ended", exc_info=True)
         print(f"sidemount webhook: ended by {type(error).__name__}, see the log", file=sys.stderr)
         return EXIT_CANNOT_START
 

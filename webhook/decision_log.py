@@ -84,8 +84,8 @@ class DecisionLog:
         if told is not None and told[0] is outcome:
             return told[1]
         fields = {
-            "level": "INFO",
-            "logger": "webhook.decision",
+            "level": "info",
+            "process": "webhook",
             "event": "review_decided",
             "path": path.value,
             "verdict": outcome.verdict.value,

@@ -3,11 +3,11 @@
 import asyncio
 import contextlib
 import errno
-import logging
 import socket
 import ssl
 from collections.abc import Callable, Sequence
 
+from sidemount.host.logs import log
 from sidemount.model.errors import HostFailure
 from webhook.connection_table import ConnectionTable
 from webhook.metrics import Metrics, TlsFault
@@ -16,7 +16,7 @@ _BACKLOG = 1024
 _OUT_OF = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _PAUSE_S = 0.1
 _ACCEPT_AT_ONCE = 32
-_log = logging.getLogger("webhook.listener")
+_log = log("webhook.listener")
 
 
 def open_sockets(host: str, port: int) -> list[socket.socket]:
@@ -150,7 +150,7 @@ class Listener:
         """Carry on after a failed accept: a peer that left at once is nothing, a full table needs room and a pause."""
         if error.errno not in _OUT_OF:
             return
-        _log.error("cannot_accept", extra={"error": error.strerror, "connections": len(self._table)})
+        _log.error("cannot_accept", error=error.strerror, connections=len(self._table))
         self._table.close_longest_idle()
         self._pause()
         self._loop.call_later(_PAUSE_S, self._continue)
@@ -183,7 +183,7 @@ class Listener:
             self._metrics.tls_failed(_fault_of(error))
         except Exception:
             # One connection's trouble, whatever it is, must not end the listening.
-            _log.exception("connection_failed")
+            _log.error("connection_failed", exc_info=True)
             accepted.close()
         finally:
             self._table.handshaking -= 1

@@ -1,7 +1,6 @@
 """What is answered to each request: reviews, health, readiness, metrics, or a clear refusal."""
 
 import asyncio
-import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from time import perf_counter
 from aiohttp import HttpVersion10, HttpVersion11
 from aiohttp.web import BaseRequest, StreamResponse
 
+from sidemount.host.logs import log
 from sidemount.model.errors import NotReady, VolumeError
 from sidemount.model.facts import Facts
 from webhook.admit import mutate
@@ -38,7 +38,7 @@ METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _RETRY = (("Retry-After", "1"),)
 _QUESTIONS = {"/mutate": Path.MUTATE, "/validate": Path.VALIDATE}
 _VERSIONS = (HttpVersion11, HttpVersion10)
-_log = logging.getLogger("webhook.server")
+_log = log("webhook.server")
 
 _JUDGES = {Path.MUTATE.value: mutate, Path.VALIDATE.value: validate}
 
@@ -118,7 +118,7 @@ class AdmissionServer:
             case VolumeError():
                 refusal = HttpRefusal(500, str(error))
             case _:
-                _log.error("request_failed", exc_info=error)
+                _log.error("request_failed", exc_info=True)
                 refusal = HttpRefusal(
                     500, "the request could not be handled; see the log of the webhook", is_last=True
                 )

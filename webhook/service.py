@@ -2,12 +2,12 @@
 
 import asyncio
 import gc
-import logging
 import ssl
 from collections.abc import Callable
 from datetime import UTC, datetime
 
 from sidemount.host.facts_directory import FactsDirectory
+from sidemount.host.logs import log
 from sidemount.model.errors import HostFailure, VolumeError
 from sidemount.model.facts import SourceFault
 from webhook.connection import HttpServer
@@ -25,7 +25,7 @@ _LOOK_EVERY_S = 1.0
 _LOOK_SOON_S = 0.1
 _SWEEP_EVERY_S = 1.0
 _STALE_S = 60.0
-_log = logging.getLogger("webhook.service")
+_log = log("webhook.service")
 
 
 class Service:
@@ -52,13 +52,13 @@ class Service:
         """
         loop = asyncio.get_running_loop()
         loaded = self._load()
-        log = DecisionLog(loop)
+        decisions = DecisionLog(loop)
         server = AdmissionServer(
             facts=self._facts.facts,
             settings=self._settings.injection,
             readiness=self._readiness,
             metrics=self._metrics,
-            log=log,
+            log=decisions,
             drain=self._drain,
             limits=self._limits,
         )
@@ -78,21 +78,21 @@ class Service:
                 ]
                 announce(self._ready_line(listener.port, loaded))
                 await self._drain.wait_requested()
-                _log.info("draining", extra={"connections": len(self._table)})
+                _log.info("draining", connections=len(self._table))
                 is_clean = await self._drain.finish(listener.stop, self._table)
                 for task in running:
                     task.cancel()
         finally:
-            log.flush()
+            decisions.flush()
             server.close()
-        _log.info("drained", extra={"clean": is_clean})
+        _log.info("drained", clean=is_clean)
         return is_clean
 
     def _load(self) -> Loaded:
         loaded = self._certificate.load()
         self._metrics.certificate_loaded()
         if loaded.not_after < datetime.now(UTC):
-            _log.warning("certificate_expired", extra={"not_after": loaded.not_after.isoformat()})
+            _log.warning("certificate_expired", not_after=loaded.not_after.isoformat())
         self._facts.refresh()
         if not self._facts.is_loaded:
             raise HostFailure(self._facts.facts().faults()[0].message)
@@ -122,16 +122,16 @@ class Service:
                 if await asyncio.to_thread(self._facts.refresh):
                     self._tell_faults()
             except Exception:
-                _log.exception("facts_not_read")
+                _log.error("facts_not_read", exc_info=True)
             try:
                 if await asyncio.to_thread(self._certificate.refresh, datetime.now(UTC)):
                     self._metrics.certificate_loaded()
-                    _log.info("certificate_loaded", extra=_named(self._certificate.loaded))
+                    _log.info("certificate_loaded", **_named(self._certificate.loaded))
             except VolumeError as error:
                 self._metrics.certificate_faulty()
-                _log.warning("certificate_faulty", extra={"error": str(error)})
+                _log.warning("certificate_faulty", error=str(error))
             except Exception:
-                _log.exception("certificate_not_read")
+                _log.error("certificate_not_read", exc_info=True)
 
     async def _sweep(self) -> None:
         """Close connections whose requests do not arrive."""
@@ -141,24 +141,22 @@ class Service:
             try:
                 self._table.sweep(loop.time())
             except Exception:
-                _log.exception("sweep_failed")
+                _log.error("sweep_failed", exc_info=True)
 
     def _tell_faults(self) -> None:
         """Log each fault of the facts once, and how many objects are in force."""
         facts = self._facts.facts()
         for fault in facts.faults():
             if fault not in self._told_faults:
-                _log.warning("facts_faulty", extra={"where": fault.where, "error": fault.message})
+                _log.warning("facts_faulty", where=fault.where, error=fault.message)
         self._told_faults = facts.faults()
         passed_over = [note.where for note in self._facts.notes()]
         _log.info(
             "facts_loaded",
-            extra={
-                "generation": facts.generation(),
-                "driver_classes": sorted(facts.driver_classes()),
-                "faults": len(facts.faults()),
-                "passed_over": passed_over[:20],
-            },
+            generation=facts.generation(),
+            driver_classes=sorted(facts.driver_classes()),
+            faults=len(facts.faults()),
+            passed_over=passed_over[:20],
         )
 
     def _readiness(self) -> Readiness:

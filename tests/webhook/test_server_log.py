@@ -2,15 +2,12 @@
 
 import asyncio
 import json
-import logging
 import timeit
-from io import StringIO
 
 import pytest
 
 from sidemount.model.errors import Reason
 from webhook.decision_log import DecisionLog
-from webhook.logs import JsonFormatter, set_up
 from webhook.metrics import Path
 from webhook.outcome import Answer, Outcome, Verdict, VolumeOutcome
 from webhook.review import render_answer, render_tail
@@ -120,32 +117,3 @@ async def test_a_line_costs_no_more_than_ten_microseconds() -> None:
     answer = _answer("5f3c-1")
     best = min(timeit.repeat(lambda: log.decided(Path.MUTATE, answer, 0.1, 1), number=500, repeat=9)) / 500
     assert best < 10e-6
-
-
-def test_other_records_are_json_lines_with_their_fields_and_traces() -> None:
-    stream = StringIO()
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    try:
-        set_up("INFO", stream)
-        logging.getLogger("a.b").info("something_happened", extra={"volume": "train\n"})
-        logging.getLogger("a.b").debug("not_told")
-        try:
-            raise ValueError("x")
-        except ValueError:
-            logging.getLogger("a.b").exception("it_failed")
-    finally:
-        root.handlers[:] = handlers
-        root.setLevel(level)
-    first, second = (json.loads(line) for line in stream.getvalue().splitlines())
-    assert (
-        first.items()
-        >= {"level": "INFO", "logger": "a.b", "event": "something_happened", "volume": "train\n"}.items()
-    )
-    assert "ValueError: x" in second["trace"]
-
-
-def test_what_json_cannot_hold_is_told_as_text() -> None:
-    record = logging.LogRecord("a", logging.INFO, "", 0, "e", (), None)
-    record.__dict__["path"] = object
-    assert json.loads(JsonFormatter().format(record))["path"] == "<class 'object'>"
