@@ -81,3 +81,27 @@ class Watcher:
 
 def _holds(path: Path, text: str) -> bool:
     return path.is_file() and path.read_text() == text
+
+
+def idler(name: str, *mounts: Json, **fields: Any) -> Json:
+    """Return a container that waits; a test has it do things with `call`."""
+    return program(name, PROGRAMS / "idle.py", volumeMounts=list(mounts), **fields)
+
+
+def call(running: RunningPod, container: str, code: str, *, timeout_s: float = 30.0) -> Any:
+    """Run Python in a container that has it and return what it assigns to `seen`; an OSError gives its errno's name."""
+    whole = (
+        "import errno, json, os\ntry:\n"
+        + "".join(f"    {line}\n" for line in code.strip().splitlines())
+        + "except OSError as error:\n    seen = errno.errorcode[error.errno]\nprint(json.dumps(seen))\n"
+    )
+    done = running.exec(container, ["python3", "-S", "-c", whole], timeout_s=timeout_s)
+    assert done.exit_code == 0, done
+    return json.loads(done.stdout)
+
+
+def sh(running: RunningPod, container: str, script: str, *, timeout_s: float = 30.0) -> str:
+    """Run a shell script in a container that has a shell and return its output, errors too."""
+    done = running.exec(container, ["sh", "-c", f"exec 2>&1; {script}"], timeout_s=timeout_s)
+    assert done.exit_code is not None, done
+    return done.stdout
