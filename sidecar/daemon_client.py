@@ -37,6 +37,7 @@ class Client:
     def __init__(self, argv: tuple[str, ...], device: int, secrets_dir: str, log: EventLog) -> None:
         """Start it. `device` is -1 for one that mounts by itself. Raises HostFailure."""
         self._log = log
+        self._is_told_to_end = False
         self._hide = Redactor(secrets_dir)
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
         try:
@@ -70,15 +71,18 @@ class Client:
 
     def end(self, timeout_s: float) -> None:
         """Ask it to end, and kill it if it has not by then. Does not wait."""
+        self._is_told_to_end = True
         self.signal(signal.SIGTERM)
         killer = threading.Timer(timeout_s, self._process.kill)
         killer.daemon = True
         killer.start()
 
     def wait(self) -> int:
-        """Wait for its end and return its exit code, 128 + N if signal N ended it."""
+        """Wait for its end and return its exit code, 128 + N if signal N ended it; 0 if it is the one we sent to end it."""
         code = self._process.wait()
         self._reader.join(1.0)
+        if code == -signal.SIGTERM and self._is_told_to_end:
+            return 0
         return 128 - code if code < 0 else code
 
     def tail(self) -> list[str]:

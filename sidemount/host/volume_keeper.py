@@ -163,8 +163,10 @@ class VolumeKeeper:
         match message:
             case Heartbeat():
                 daemon.watchdog.beat(time.monotonic(), message)
-            case Ready() if message.generation == self.state.session.generation:
-                self.handle(Event.READY)
+            case Ready():
+                # A client that mounts by itself is ready when its mount is there, whatever anyone says.
+                if self.state.spec.descriptor and message.generation == self.state.session.generation:
+                    self.handle(Event.READY)
             case Stopping():
                 self.handle(Event.STOPPING)
             case Bye():
