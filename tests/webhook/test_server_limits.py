@@ -16,6 +16,7 @@ from tests.webhook.eventually import eventually
 from tests.webhook.raw_client import RawClient, get, post
 from tests.webhook.reviews import make_pod, make_review
 from tests.webhook.threaded import ThreadedServer, threaded_server
+from webhook import response as response_module
 from webhook import server as server_module
 from webhook.limits import BodyBudget, Limits
 from webhook.metrics import Path as Question
@@ -297,6 +298,28 @@ def test_a_client_that_leaves_in_the_middle_is_no_error(
     assert _is_alive(server)
     eventually(lambda: _metric(server, "sidemount_webhook_in_flight_requests") == 1, "nobody is waited for")
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize("more", [(), ("X-Other: way",)], ids=["plain", "general"])
+def test_a_client_that_asks_and_does_not_read_is_cut_off(
+    server: ThreadedServer, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
+) -> None:
+    """Its answers would pile up in memory."""
+    monkeypatch.setattr(response_module, "WRITE_S", 0.3)
+    content = post(make_review(make_pod()), "/mutate", *more) * 20
+    with _client(server) as client:
+        client.socket.settimeout(5)
+        sent = 0
+        cut_off = False
+        while not cut_off and sent < 200_000_000:
+            try:
+                client.socket.sendall(content)
+            except OSError:  # reset, or no room to send for seconds
+                cut_off = True
+            sent += len(content)
+        assert cut_off
+        eventually(lambda: _metric(server, "sidemount_webhook_connections") == 1, "the connection is gone")
+    assert _is_alive(server)
 
 
 def test_a_budget_never_goes_below_nothing() -> None:
