@@ -11,7 +11,7 @@ from sidemount.model.mountspec import KeeperConfig, KeeperMount, View, encode_ke
 from sidemount.model.names import KEEPER_CONTAINER, daemon_container
 from sidemount.model.volume_request import Claim, VolumeRequest
 from webhook.added_mounts import added_uses
-from webhook.choice import EMPTY_DIR, ChosenVolume, Setting, choose, collect, volume_outcome, with_context
+from webhook.choice import EMPTY_DIR, ChosenVolume, Setting, as_sidecar, choose, collect, volume_outcome
 from webhook.csi_volume import CLAIM, CSI, csi_source
 from webhook.injection_settings import InjectionSettings
 from webhook.marks import Marks, marks
@@ -20,7 +20,7 @@ from webhook.present import Present
 from webhook.render import Daemon, daemon_container_of, keeper_container, own_volumes
 from webhook.resources import Amounts, check_fit, clamped, is_guaranteed, merge, raised_to_limits
 from webhook.security import selinux_context
-from webhook.shape import PodShape
+from webhook.shape import PodShape, is_reserved
 from webhook.sources import cache_attachment, secret_attachment, source_attachment
 from webhook.views import Use, Wanted, read_uses, views_of
 
@@ -57,24 +57,11 @@ def make_plan(
     left: tuple[VolumeOutcome, ...] = (),
 ) -> InjectionPlan:
     """Plan every request. Raises VolumeError: the one fault there is, or Faults with all of them."""
-    faults: list[VolumeError] = []
-    chosen = _chosen(requests, shape, setting, faults)
-    wanted = {volume.name: wanted_of(volume) for volume in chosen}
-    uses, mount_faults = read_uses(shape, wanted, present.views)
-    faults += [fault for _, fault in mount_faults]
-    added = added_uses(shape, wanted, uses, setting.settings.network_containers, faults)
-    sidecars = [volume for volume in chosen if volume.is_sidecar]
-    for volume in sidecars:
-        _check_shared_uid(shape, volume, faults)
-    _check_count(len(uses) + len(added), faults)
-    raise_faults(collect(faults))
-    views = {volume.name: _all_views(volume, [*uses, *added], present) for volume in sidecars}
-    config = KeeperConfig(
-        mounts=tuple(KeeperMount(spec=volume.resolved.spec, views=views[volume.name]) for volume in sidecars)
-    )
-    _check_size(config)
-    daemons = _daemons(sidecars, shape, setting.settings)
-    outcomes = (*(_told(volume, [*uses, *added]) for volume in chosen), *left)
+    chosen, uses, added = _judged(requests, shape, present, setting)
+    all_uses = [*uses, *added]
+    config = _config([volume for volume in chosen if volume.is_sidecar], all_uses, present)
+    daemons = tuple(_daemon(volume, shape, setting.settings) for volume in chosen if volume.is_sidecar)
+    outcomes = (*(_told(volume, all_uses) for volume in chosen), *left)
     found_marks = marks(shape, chosen, daemons, outcomes, setting.settings)
     return InjectionPlan(
         containers=_containers(config, daemons, shape, present, setting.settings),
@@ -90,8 +77,25 @@ def make_plan(
         config=config,
         marks=found_marks,
         outcomes=outcomes,
-        warnings=_warnings(chosen, [*uses, *added], outcomes, found_marks),
+        warnings=_warnings(chosen, all_uses, outcomes, found_marks),
     )
+
+
+def _judged(
+    requests: tuple[VolumeRequest, ...], shape: PodShape, present: Present, setting: Setting
+) -> tuple[list[ChosenVolume], list[Use], list[Use]]:
+    """Return the chosen volumes, their mounts as found and those to add. Raises VolumeError with every fault there is."""
+    faults: list[VolumeError] = []
+    chosen = _chosen(requests, shape, setting, faults)
+    wanted = {volume.name: wanted_of(volume) for volume in chosen}
+    uses, mount_faults = read_uses(shape, wanted, present.views)
+    faults += [fault for _, fault in mount_faults]
+    added = added_uses(shape, wanted, uses, setting.settings.network_containers, faults)
+    for volume in chosen:
+        _check_shared_uid(shape, volume, faults)
+    _check_count(len(uses) + len(added), faults)
+    raise_faults(collect(faults))
+    return chosen, uses, added
 
 
 def _chosen(
@@ -102,7 +106,7 @@ def _chosen(
         try:
             volume = choose(request, shape, setting)
             if volume.is_sidecar:
-                volume = with_context(volume, selinux_context(shape, volume.resolved.driver_class))
+                volume = as_sidecar(volume, selinux_context(shape, volume.resolved.driver_class))
         except VolumeError as fault:
             faults.append(fault)
         else:
@@ -135,6 +139,28 @@ def wanted_of(volume: ChosenVolume) -> Wanted:
     )
 
 
+def _config(sidecars: list[ChosenVolume], uses: list[Use], present: Present) -> KeeperConfig:
+    """Return what the keeper makes: for each volume the views in use, and those that it makes already.
+
+    The keeper gets it as one variable, and Linux bounds what one variable may hold. Raises Unsupported.
+    """
+    config = KeeperConfig(
+        mounts=tuple(
+            KeeperMount(spec=volume.resolved.spec, views=_all_views(volume, uses, present))
+            for volume in sidecars
+        )
+    )
+    size_bytes = len(encode_keeper_config(config))
+    if size_bytes > CONFIG_MAX_BYTES:
+        views = sum(len(mount.views) for mount in config.mounts)
+        raise Unsupported(
+            f"the pod's {len(config.mounts)} volumes with {views} different sub-paths need a keeper configuration of "
+            f"{size_bytes} bytes, more than {CONFIG_MAX_BYTES}",
+            hint="mount a common parent directory instead of many sub-paths",
+        )
+    return config
+
+
 def _all_views(volume: ChosenVolume, uses: list[Use], present: Present) -> tuple[View, ...]:
     """Return the views in use and those that a keeper of this pod makes already: a view is never taken back."""
     views = {view.name: view for view in views_of(volume.name, uses, volume.resolved.spec.read_only)}
@@ -144,30 +170,18 @@ def _all_views(volume: ChosenVolume, uses: list[Use], present: Present) -> tuple
     return tuple(sorted({**views, **made}.values(), key=_view_order))
 
 
-def _check_size(config: KeeperConfig) -> None:
-    """The keeper gets its configuration as one variable, and Linux bounds what one variable may hold."""
-    size_bytes = len(encode_keeper_config(config))
-    if size_bytes > CONFIG_MAX_BYTES:
-        views = sum(len(mount.views) for mount in config.mounts)
-        raise Unsupported(
-            f"the pod's {len(config.mounts)} volumes with {views} different sub-paths need a keeper configuration of "
-            f"{size_bytes} bytes, more than {CONFIG_MAX_BYTES}",
-            hint="mount a common parent directory instead of many sub-paths",
-        )
-
-
 def _view_order(view: View) -> tuple[str, bool]:
     return view.sub_path, view.read_only
 
 
 def _check_shared_uid(shape: PodShape, volume: ChosenVolume, faults: list[VolumeError]) -> None:
     """With one process namespace a process of the daemon's uid could reach into it, where its credentials are."""
-    if not shape.shared_processes or not volume.resolved.request.secret:
+    if not shape.shared_processes or not volume.is_sidecar or not volume.resolved.request.secret:
         return
-    uid = volume.resolved.driver_class.uid
+    uid = volume.resolved.spec.uid
     for container in (*shape.init_containers, *shape.containers):
         runs_as = shape.security.run_as_user if container.run_as_user is None else container.run_as_user
-        if runs_as == uid and container.name not in (KEEPER_CONTAINER, daemon_container(volume.name)):
+        if runs_as == uid and not is_reserved(container.name):
             faults.append(
                 PolicyDenied(
                     f"{volume.resolved.request.where}: the pod's containers share one process namespace, and "
@@ -178,39 +192,31 @@ def _check_shared_uid(shape: PodShape, volume: ChosenVolume, faults: list[Volume
             )
 
 
-def _daemons(
-    sidecars: list[ChosenVolume], shape: PodShape, settings: InjectionSettings
-) -> tuple[Daemon, ...]:
-    daemons = []
-    for volume in sidecars:
-        request, driver_class, spec = (
-            volume.resolved.request,
-            volume.resolved.driver_class,
-            volume.resolved.spec,
+def _daemon(volume: ChosenVolume, shape: PodShape, settings: InjectionSettings) -> Daemon:
+    request, driver_class, spec = (
+        volume.resolved.request,
+        volume.resolved.driver_class,
+        volume.resolved.spec,
+    )
+    attachments = (
+        source_attachment(spec),
+        secret_attachment(volume.name, request.secret, driver_class, spec.uid),
+        cache_attachment(volume.name, driver_class),
+    )
+    amounts = merge(
+        (
+            (settings.daemon_requests, settings.daemon_limits),
+            (driver_class.resources.requests, driver_class.resources.limits),
+            (request.resources.requests, request.resources.limits),
         )
-        attachments = (
-            source_attachment(spec),
-            secret_attachment(volume.name, request.secret, driver_class, spec.uid),
-            cache_attachment(volume.name, driver_class),
-        )
-        amounts = merge(
-            (
-                (settings.daemon_requests, settings.daemon_limits),
-                (driver_class.resources.requests, driver_class.resources.limits),
-                (request.resources.requests, request.resources.limits),
-            )
-        )
-        claim = request.origin.name if volume.is_implicit and isinstance(request.origin, Claim) else ""
-        daemons.append(
-            Daemon(
-                spec=spec,
-                driver_class=driver_class,
-                amounts=_fitted(amounts, shape),
-                attachments=tuple(a for a in attachments if a is not None),
-                claim=claim,
-            )
-        )
-    return tuple(daemons)
+    )
+    return Daemon(
+        spec=spec,
+        driver_class=driver_class,
+        amounts=_fitted(amounts, shape),
+        attachments=tuple(attachment for attachment in attachments if attachment is not None),
+        claim=request.origin.name if isinstance(request.origin, Claim) and request.origin.implicit else "",
+    )
 
 
 def _fitted(amounts: Amounts, shape: PodShape) -> Amounts:

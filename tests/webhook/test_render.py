@@ -360,3 +360,16 @@ def test_status_names_class_delivery_and_reason_of_every_volume() -> None:
         "version": 1,
         "volumes": {"train": {"class": "s3", "delivery": "sidecar", "reason": "SidecarPreferred"}},
     }
+
+
+def test_a_client_that_mounts_by_itself_is_who_the_keeper_expects() -> None:
+    pod = after({"volume.sidemount.io/train": "legacy://h/s"})
+    [mount] = decode_keeper_config(container(pod, "sidemount-keeper")["env"][0]["value"]).mounts
+    assert mount.spec.uid == container(pod)["securityContext"]["runAsUser"] == 0
+
+
+@pytest.mark.parametrize("source", ["dir:///srv/d", "s3://b/k", "rclone://r/p?secret=s", "legacy://h/s"])
+def test_the_daemon_runs_as_the_uid_that_its_keeper_lets_in(source: str) -> None:
+    pod = after({"volume.sidemount.io/train": source})
+    [mount] = decode_keeper_config(container(pod, "sidemount-keeper")["env"][0]["value"]).mounts
+    assert mount.spec.uid == container(pod)["securityContext"]["runAsUser"]

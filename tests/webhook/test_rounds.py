@@ -591,3 +591,20 @@ def test_app_of_a_fresh_pod_cannot_name_volumes_that_we_are_about_to_add(mount_p
     pod = pod_with()
     pod["spec"]["containers"][0]["volumeMounts"].append(mount)
     assert mutated(pod).reason == "HandMade"
+
+
+@pytest.mark.parametrize("field", ["shareProcessNamespace", "hostPID"])
+def test_two_daemons_of_one_uid_are_no_conflict_in_the_second_round(field: str) -> None:
+    pod = pod_with(
+        {
+            "volume.sidemount.io/train": "s3://b/k?secret=s",
+            "volume.sidemount.io/logs": "s3://b/l?secret=s",
+        },
+        volumes=[{"name": name, "emptyDir": {}} for name in ("train", "logs")],
+        **{field: True},
+    )
+    first = mutated(pod)
+    assert first.patch
+    assert mutated(between_rounds(first.after)).patch == []
+    pod["spec"]["containers"][0]["securityContext"] = {"runAsUser": 65532}
+    assert mutated(pod).reason == "SharedUid"
