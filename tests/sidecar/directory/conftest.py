@@ -34,13 +34,14 @@ class Twins:
 
 
 @pytest.fixture(scope="module")
-def volume(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
-    """One mounted volume for all tests of a module."""
+def volume(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
+    """One mounted volume for all tests of a module: `runtime-storage` as its parameter says."""
+    runtime, storage = getattr(request, "param", "trio-local").split("-")
     scratch = tmp_path_factory.mktemp("volume")
     source = scratch / "source"
     source.mkdir()
     open_up(scratch)
-    with mounted(scratch, source) as volume:
+    with mounted(scratch, source, "--runtime", runtime, options={"storage": storage}) as volume:
         yield volume
 
 

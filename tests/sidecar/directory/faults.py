@@ -99,3 +99,17 @@ def forgetful(store: Store) -> Store:
 
     store.__class__ = ForgetfulStore
     return store
+
+
+def overtaken(store: Store) -> Store:
+    """Return the store in which somebody else makes every file first, for himself."""
+
+    class OvertakenStore(Store):
+        def create(self, directory: int, name: bytes, flags: int, mode: int) -> int:
+            fd = os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600, dir_fd=directory)
+            os.write(fd, b"secret")
+            os.close(fd)
+            return super().create(directory, name, flags, mode)
+
+    store.__class__ = OvertakenStore
+    return store

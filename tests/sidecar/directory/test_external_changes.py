@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.sidecar.directory.conftest import Twins, open_up
-from tests.sidecar.directory.harness import Mounted, mounted, outcome
+from tests.sidecar.directory.harness import Mounted, mounted, outcome, run_as
 
 pytestmark = [pytest.mark.fuse, pytest.mark.root]
 
@@ -39,6 +39,22 @@ def test_closed_write_is_seen_by_the_next_open_elsewhere(pair: tuple[Path, Path,
         with open(two / "f", "a") as file:
             file.write("+")
         assert (one / "f").read_text() == content + "+"
+
+
+def test_growth_is_seen_by_the_next_open_of_a_mere_reader(pair: tuple[Path, Path, Path]) -> None:
+    """Well within the attribute timeout, and nothing but the open tells the reader's kernel."""
+    one, two, _ = pair
+    begun = time.monotonic()
+    rounds = 0
+    while time.monotonic() - begun < 0.9:
+        content = "x" * (rounds + 1)
+        (one / "f").write_text(content)
+        fd = os.open(two / "f", os.O_RDONLY)
+        assert os.read(fd, 10_000) == content.encode()
+        assert os.fstat(fd).st_size == len(content)
+        os.close(fd)
+        rounds += 1
+    assert rounds > 5
 
 
 def test_replaced_file_is_seen_by_the_next_open_elsewhere(pair: tuple[Path, Path, Path]) -> None:
@@ -100,6 +116,27 @@ def test_exclusive_creation_has_one_winner(pair: tuple[Path, Path, Path]) -> Non
     os.unlink(source / "lock")
     os.close(os.open(two / "lock", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
     assert outcome(os.open, one / "lock", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644) == "EEXIST"
+
+
+@pytest.mark.parametrize(("uid", "right"), [(0, "secret"), (1000, "EACCES")])
+def test_file_that_appears_during_its_creation_is_opened_only_by_who_may(
+    uid: int, right: str, tmp_path: Path
+) -> None:
+    """Between the kernel's lookup and its create somebody else makes the file: the kernel has to look again and check."""
+    source = tmp_path / "source"
+    source.mkdir()
+    source.chmod(0o777)
+    open_up(tmp_path)
+    with mounted(tmp_path, source, "--store", "tests.sidecar.directory.faults:overtaken") as volume:
+
+        def open_or_make() -> str:
+            with open(os.open("f", os.O_RDWR | os.O_CREAT, 0o666)) as file:
+                return file.read()
+
+        assert run_as(uid, uid, volume.path, lambda: outcome(open_or_make)) == right
+        assert (source / "f").read_text() == "secret"
+        exclusive = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        assert outcome(os.open, volume.path / "g", exclusive, 0o600) == "EEXIST"
 
 
 def test_inode_number_used_again_is_another_file(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from sidecar.directory.filesystem import DirectoryFilesystem
 from sidecar.directory.nodes import NodeTable
 from sidecar.directory.store import Store
-from sidecar.protocol_filesystem import ROOT
+from sidecar.protocol_filesystem import ROOT, Changes
 from tests.sidecar.directory.core import Shelf, Someone, make_filesystem, open_descriptors, run
 from tests.sidecar.directory.harness import outcome
 
@@ -286,3 +286,102 @@ def test_many_threads_at_once_leave_right_counts(tmp_path: Path) -> None:
     assert len(filesystem.descriptors) == 1
     assert len(filesystem.files) == 0
     filesystem.descriptors.discard(ROOT)
+
+
+def _replace(path: Path) -> None:
+    """Put another file of the same kind in the place of one."""
+    new = path.with_name("replacement")
+    if path.is_dir():
+        path.rename(path.with_name("moved away"))
+        path.mkdir()
+        (path / "f").write_text("another's")
+    else:
+        new.write_text("another's")
+        os.rename(new, path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        Changes(mode=0o600),
+        Changes(uid=1),
+        Changes(size=0),
+        Changes(mtime_ns=5),
+        Changes(),
+    ],
+    ids=["mode", "uid", "size", "time", "nothing"],
+)
+def test_file_that_took_a_nodes_name_is_never_changed_for_it(
+    change: Changes, filesystem: DirectoryFilesystem, tmp_path: Path
+) -> None:
+    (tmp_path / "f").write_text("mine")
+    node = run(filesystem.lookup(ROOT, b"f")).node
+    _replace(tmp_path / "f")
+    before = os.stat(tmp_path / "f")
+    assert outcome(run, filesystem.setattr(node, change, None, SOMEONE)) == "ESTALE"
+    assert os.stat(tmp_path / "f") == before
+    assert (tmp_path / "f").read_text() == "another's"
+
+
+def test_file_that_took_a_nodes_name_is_never_opened_or_described_for_it(
+    filesystem: DirectoryFilesystem, tmp_path: Path
+) -> None:
+    (tmp_path / "f").write_text("mine")
+    node = run(filesystem.lookup(ROOT, b"f")).node
+    _replace(tmp_path / "f")
+    os.setxattr(tmp_path / "f", "user.a", b"another's")
+    stale = [
+        outcome(run, filesystem.open(node, os.O_RDWR | os.O_TRUNC, SOMEONE)),
+        outcome(run, filesystem.getattr(node)),
+        outcome(run, filesystem.getxattr(node, b"user.a")),
+        outcome(run, filesystem.setxattr(node, b"user.a", b"", SOMEONE)),
+        outcome(run, filesystem.link(node, ROOT, b"g")),
+    ]
+    assert stale == ["ESTALE"] * 5
+    assert (tmp_path / "f").read_text() == "another's"
+
+
+def test_directory_that_took_a_nodes_name_is_never_entered_for_it(
+    filesystem: DirectoryFilesystem, tmp_path: Path
+) -> None:
+    (tmp_path / "d").mkdir()
+    node = run(filesystem.lookup(ROOT, b"d")).node
+    filesystem.descriptors.shed_directories()
+    _replace(tmp_path / "d")
+    stale = [
+        outcome(run, filesystem.lookup(node, b"f")),
+        outcome(run, filesystem.create(node, b"new", 0o644, os.O_RDWR, SOMEONE)),
+        outcome(run, filesystem.unlink(node, b"f")),
+        outcome(run, filesystem.opendir(node)),
+    ]
+    assert stale == ["ESTALE"] * 4
+    assert os.listdir(tmp_path / "d") == ["f"]
+
+
+def test_symbolic_link_in_the_place_of_a_directory_is_never_followed(
+    filesystem: DirectoryFilesystem, tmp_path: Path
+) -> None:
+    """S2-23, S2-24, inside the volume: whoever can rename can plant one at any time."""
+    (tmp_path / "d").mkdir()
+    outside = tmp_path.parent / "outside"
+    outside.mkdir()
+    node = run(filesystem.lookup(ROOT, b"d")).node
+    filesystem.descriptors.shed_directories()
+    (tmp_path / "d").rename(tmp_path / "real")
+    (tmp_path / "d").symlink_to(outside)
+    assert outcome(run, filesystem.mkdir(node, b"x", 0o755, SOMEONE)) == "ESTALE"
+    assert outcome(run, filesystem.opendir(node)) == "ESTALE"
+    assert os.listdir(outside) == []
+
+
+def test_file_made_since_the_lookup_is_for_the_kernel_to_look_at_again(
+    filesystem: DirectoryFilesystem, tmp_path: Path
+) -> None:
+    (tmp_path / "f").write_text("theirs")
+    assert outcome(run, filesystem.create(ROOT, b"f", 0o644, os.O_RDWR, SOMEONE)) == "ESTALE"
+    exclusive = os.O_RDWR | os.O_EXCL
+    assert outcome(run, filesystem.create(ROOT, b"f", 0o644, exclusive, SOMEONE)) == "EEXIST"
+    (tmp_path / "l").symlink_to("target")
+    assert outcome(run, filesystem.create(ROOT, b"l", 0o644, os.O_RDWR, SOMEONE)) == "ESTALE"
+    assert sorted(os.listdir(tmp_path)) == ["f", "l"]
+    assert (tmp_path / "f").read_text() == "theirs"

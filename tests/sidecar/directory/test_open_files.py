@@ -15,7 +15,11 @@ import pytest
 from tests.sidecar.directory.conftest import Twins
 from tests.sidecar.directory.harness import outcome, run_as
 
-pytestmark = [pytest.mark.fuse, pytest.mark.root]
+pytestmark = [
+    pytest.mark.fuse,
+    pytest.mark.root,
+    pytest.mark.parametrize("volume", ["trio-local", "poll-remote"], indirect=True, scope="module"),
+]
 
 MIB = 1 << 20
 

@@ -204,16 +204,41 @@ def _as_user(call: Callable[..., Any], root: Path, name: str) -> Any:
     return run_as(1000, 1000, root, lambda: outcome(call, name))
 
 
+def test_store_without_acls_is_no_failed_permission_check(failing: tuple[Mounted, Faults]) -> None:
+    from tests.sidecar.directory.harness import run_as
+
+    volume, faults = failing
+    _recovers(volume)
+    for directory in (volume.source, *volume.source.parents[:-2]):
+        directory.chmod(directory.stat().st_mode | 0o711)
+    (volume.source / "kept").chmod(0o664)
+    faults.set(getxattr="EOPNOTSUPP")
+    try:
+        read = run_as(1000, 1000, volume.path, lambda: outcome(Path("kept").read_text))
+    finally:
+        faults.clear()
+    assert read == "dat"  # what is left of it after the exercise
+
+
+def test_filesystem_mounted_inside_the_source(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    _in_namespace("nested_mount", str(tmp_path), str(source))
+
+
+def _in_namespace(module: str, *arguments: str, before: str = ":") -> None:
+    """Run a module of this package in a mount namespace of its own."""
+    script = f'{before} && exec "$0" -m tests.sidecar.directory.{module} "$@"'
+    command = ["unshare", "-m", "--propagation", "private", "sh", "-c", script, sys.executable, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=Path(__file__).parents[3])
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_full_store_refuses_with_enospc_and_takes_data_again(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
-    script = (
-        f"mount -t tmpfs -o size=256k,nr_inodes=40 none {source} && "
-        f'exec "$0" -m tests.sidecar.directory.full_store {tmp_path} {source}'
-    )
-    command = ["unshare", "-m", "--propagation", "private", "sh", "-c", script, sys.executable]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=Path(__file__).parents[3])
-    assert done.returncode == 0, done.stdout + done.stderr
+    tiny = f"mount -t tmpfs -o size=256k,nr_inodes=40 none {source}"
+    _in_namespace("full_store", str(tmp_path), str(source), before=tiny)
 
 
 def test_remote_store_that_hangs_does_not_hold_up_the_others(tmp_path: Path) -> None:
@@ -262,11 +287,8 @@ def test_disk_that_is_waited_for_does_not_hold_up_the_others(slow: str, tmp_path
 
 def test_source_that_dies_and_is_mounted_again(tmp_path: Path) -> None:
     """The source itself is a FUSE mount: its death gives ENOTCONN, its return is noticed without a restart."""
-    inner, outer = tmp_path / "inner", tmp_path / "outer"
-    for directory in (inner, outer, tmp_path / "store"):
+    inner, outer, store = tmp_path / "inner", tmp_path / "outer", tmp_path / "store"
+    for directory in (inner, outer, store):
         directory.mkdir()
-    (tmp_path / "store" / "f").write_text("content")
-    script = f'exec "$0" -m tests.sidecar.directory.dying_source {inner} {outer} {tmp_path / "store"}'
-    command = ["unshare", "-m", "--propagation", "private", "sh", "-c", script, sys.executable]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=Path(__file__).parents[3])
-    assert done.returncode == 0, done.stdout + done.stderr
+    (store / "f").write_text("content")
+    _in_namespace("dying_source", str(inner), str(outer), str(store))
