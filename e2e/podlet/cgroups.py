@@ -46,6 +46,9 @@ def hide_unified_tree() -> None:
         is_named = any(controller.startswith("name=") for controller in controllers)
         (_ROOT / name).mkdir()
         mounts.mount("cgroup", "cgroup", _ROOT / name, *(["none"] if is_named else []), *controllers)
+        for controller in controllers:
+            if not is_named and controller != name:
+                (_ROOT / controller).symlink_to(name)  # "cpu,cpuacct" is one tree under three names
 
 
 def directories(path: str) -> tuple[Path, ...]:
@@ -100,8 +103,10 @@ def remove(path: str) -> None:
 
 
 def limit_pod(path: str, memory_bytes: int | None, cpu_milli: int | None) -> None:
-    """Create the pod's cgroup with the limits of the pod as a whole."""
+    """Create the pod's cgroup with the limits of the pod as a whole. Raises NodeFailure, OSError."""
     unified = is_unified()
+    if unified:
+        _delegate(path)
     memory = _ROOT / path if unified else _ROOT / "memory" / path
     cpu = _ROOT / path if unified else _ROOT / "cpu" / path
     for directory in {memory, cpu}:
@@ -114,6 +119,23 @@ def limit_pod(path: str, memory_bytes: int | None, cpu_milli: int | None) -> Non
             ("cpu.max", f"{quota} {_CPU_PERIOD_US}") if unified else ("cpu.cfs_quota_us", str(quota))
         )
         (cpu / name).write_text(value)
+
+
+def _delegate(path: str) -> None:
+    """Give the controllers down to the pod's own cgroup (v2: a group has what its parent delegates)."""
+    for parent in (_ROOT, *reversed((_ROOT / path).parents[: len(Path(path).parts) - 1])):
+        parent.mkdir(exist_ok=True)
+        try:
+            (parent / "cgroup.subtree_control").write_text("+cpu +memory")
+        except OSError as error:
+            raise NodeFailure(f"{parent} delegates no cpu and memory controllers: {error}") from error
+
+
+def limits_swap(path: str) -> bool:
+    """Tell whether the kernel counts swap in this (existing) cgroup."""
+    if is_unified():
+        return (_ROOT / path / "memory.swap.max").exists()
+    return (_ROOT / "memory" / path / "memory.memsw.limit_in_bytes").exists()
 
 
 def cpu_quota_us(cpu_milli: int) -> int:

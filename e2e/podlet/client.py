@@ -26,6 +26,7 @@ from sidemount.model.mountinfo import Mount, mounts_beneath, parse_mountinfo
 
 _ANSWER_S = 30.0
 _LONG_POLL_S = 5.0
+_ENDING_S = 60.0  # beyond the grace: SIGKILL, sidecars after apps, teardown
 _UNSHARE = (
     "unshare", "--mount", "--net", "--pid", "--ipc", "--uts", "--fork", "--kill-child", "--mount-proc",
     "--propagation", "private",
@@ -88,7 +89,7 @@ class Podlet:
         ready = self._expect(0)
         with theirs:
             self._node = subprocess.Popen(
-                [*_UNSHARE, sys.executable, "-m", "e2e.podlet.node", str(theirs.fileno())],
+                [*_UNSHARE, sys.executable, "-S", "-m", "e2e.podlet.node", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 env={
@@ -170,7 +171,7 @@ class Podlet:
         if not in_time:
             raise NodeFailure(f"the node does not answer within {timeout_s:g} s")
         if pending.answer is None:
-            raise NodeFailure(f"the node ended with exit status {self._node.poll()}")
+            raise NodeFailure("the node has ended")
         if (error := pending.answer.get("error")) is not None:
             assert isinstance(error, list)
             raise getattr(errors, error[0], PodletError)(error[1])
@@ -284,7 +285,7 @@ class RunningPod:
         again: the node goes on trying, so a pod ends once what was in its way is gone.
         """
         self.node.request("delete", grace=grace_s)
-        limit_s = deadline_s if deadline_s is not None else (30 if grace_s is None else grace_s) + 60.0
+        limit_s = self.status().grace_s + _ENDING_S if deadline_s is None else deadline_s
         try:
             self.wait_for(lambda status: status.is_gone, limit_s, "gone")
         except NotInTime as error:

@@ -96,6 +96,7 @@ class Launcher:
                 process,
                 binds,
                 root=root,
+                pod_cgroup=self.cgroup,
                 cgroup=cgroup,
                 pause_pid=self.sandbox.pause_pid,
             )

@@ -5,6 +5,7 @@ reason, every process and every mount of the node ends with it.
 """
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -28,6 +29,7 @@ from e2e.podlet.wire import Message, Wire
 from e2e.podlet.worker import NodeContext, PodWorker
 
 _HOSTNAME = "podlet"
+_PROGRAMS = {"crun": "crun", "busybox": "busybox-static", "mount": "mount", "nsenter": "util-linux"}
 
 
 class Node:
@@ -63,8 +65,11 @@ class Node:
             answer["result"] = self._requests[str(message["op"])](message)
         except PodletError as error:
             answer["error"] = [type(error).__name__, str(error)]
-        except OSError as error:
-            answer["error"] = [NodeFailure.__name__, str(error)]
+        except Exception as error:  # every request is answered, or the client would wait for it
+            answer["error"] = [
+                NodeFailure.__name__,
+                str(error) if isinstance(error, OSError) else repr(error),
+            ]
         try:
             self._wire.send(answer)
         except OSError:
@@ -167,6 +172,9 @@ class Node:
 
 def prepare_node() -> None:
     """Make this mount namespace a node's: everything shared, a cgroup view that crun accepts, lo up."""
+    for program, package in _PROGRAMS.items():
+        if shutil.which(program) is None:
+            raise NodeFailure(f"{program} is missing: apt-get install {package}")
     subprocess.run(["mount", "--make-rshared", "/"], check=True, timeout=10)
     cgroups.hide_unified_tree()
     socket.sethostname(_HOSTNAME)

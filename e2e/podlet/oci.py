@@ -72,6 +72,7 @@ def container_spec(
     binds: tuple[Bind, ...],
     *,
     root: Path,
+    pod_cgroup: str,
     cgroup: str,
     pause_pid: int,
 ) -> Json:
@@ -86,7 +87,9 @@ def container_spec(
         "linux": {
             "cgroupsPath": f"/{cgroup}",
             "namespaces": _joined_namespaces(pod, pause_pid),
-            "resources": _resources(container.resources, security.privileged),
+            "resources": _resources(
+                container.resources, security.privileged, cgroups.limits_swap(pod_cgroup)
+            ),
             "rootfsPropagation": _root_propagation(binds),
             **_confinement(security, capabilities),
         },
@@ -216,14 +219,16 @@ def _joined_namespaces(pod: Pod, pause_pid: int) -> list[Json]:
     return found
 
 
-def _resources(resources: Resources, privileged: bool) -> Json:
+def _resources(resources: Resources, privileged: bool, limits_swap: bool) -> Json:
     rendered: Json = {"devices": [{"allow": privileged, "access": "rwm"}]}
     cpu: Json = {"shares": max((resources.cpu_request_milli or 0) * 1024 // 1000, 2)}
     if resources.cpu_limit_milli:
         cpu.update(quota=cgroups.cpu_quota_us(resources.cpu_limit_milli), period=100_000)
     rendered["cpu"] = cpu
     if resources.memory_limit_bytes:
-        rendered["memory"] = {"limit": resources.memory_limit_bytes, "swap": resources.memory_limit_bytes}
+        rendered["memory"] = {"limit": resources.memory_limit_bytes}
+        if limits_swap:
+            rendered["memory"] = {"limit": resources.memory_limit_bytes, "swap": resources.memory_limit_bytes}
         if cgroups.is_unified():
             rendered["unified"] = {"memory.oom.group": "1"}
     return rendered

@@ -88,7 +88,7 @@ class PodState:
             return {name: r.process for name, r in self.records.items() if r.process is not None}
 
     def render(self) -> Json:
-        """Return what kubectl would show, and podlet's own fields: isGone, faults, broken, version."""
+        """Return what kubectl would show, and podlet's own fields: graceSeconds, isGone, faults, broken, version."""
         with self._changed:
             records = list(self.records.values())
             is_terminating = self.grace_s is not None and not self.is_gone
@@ -102,6 +102,7 @@ class PodState:
                     self.phase, records, is_terminating=is_terminating, passed=self.passed_inits
                 ),
                 "ready": self.phase == "Running" and is_ready(records),
+                "graceSeconds": self.pod.grace_s if self.grace_s is None else self.grace_s,
                 "isGone": self.is_gone,
                 "faults": list(self.faults),
                 "broken": self.broken,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from e2e.podlet import cgroups, mounts
-from e2e.podlet.runtime import Completed, Crun, RuntimeFailed
+from e2e.podlet.runtime import Completed, Crun
 
 _KILLED_S = 10.0
 
@@ -88,7 +88,7 @@ class ContainerProcess:
             cgroups.kill_all(self.cgroup)
             self.was_out_of_memory = cgroups.oom_kills(self.cgroup) > 0
             self.clean_up()
-        except (OSError, RuntimeFailed) as error:
+        except Exception as error:  # whatever it is, the container has ended and must be seen to have
             self.fault = f"container {self.identity} leaves something behind: {error}"
         with self._lock:
             self._is_over = True

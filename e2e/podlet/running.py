@@ -31,6 +31,7 @@ class PodStatus:
     reason: str
     summary: str
     ready: bool
+    grace_s: int
     is_gone: bool
     faults: tuple[str, ...]
     broken: str
@@ -44,6 +45,8 @@ def parse_status(raw: dict[str, object]) -> PodStatus:
     listed = raw["containers"]
     faults = raw["faults"]
     version = raw["version"]
+    grace = raw["graceSeconds"]
+    assert isinstance(grace, int)
     assert isinstance(listed, list)
     assert isinstance(faults, list)
     assert isinstance(version, int)
@@ -54,6 +57,7 @@ def parse_status(raw: dict[str, object]) -> PodStatus:
         reason=str(raw["reason"]),
         summary=str(raw["status"]),
         ready=raw["ready"] is True,
+        grace_s=grace,
         is_gone=raw["isGone"] is True,
         faults=tuple(map(str, faults)),
         broken=str(raw["broken"]),

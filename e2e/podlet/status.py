@@ -43,7 +43,10 @@ def summary(phase: str, records: list[Record], *, is_terminating: bool, passed: 
             if word not in ("Running", "PodInitializing", "Completed")
             else f"Init:{passed}/{len(inits)}"
         )
-    words = [_word(record.state) for record in records if record.container.kind is not Kind.INIT]
+    down = (record for record in inits if record.container.kind is Kind.SIDECAR and not record.is_running)
+    if (record := next(down, None)) is not None:
+        return f"Init:{_word(record.state)}"
+    words = [_word(record.state) for record in records if record.container.kind is Kind.APP]
     return next((word for word in words if word != "Running"), "Running")
 
 

@@ -165,3 +165,16 @@ def test_a_command_that_does_not_exist_backs_off_as_a_start_error(node: Podlet) 
     )
     assert any("RunContainerError" in event and "/no/such/program" in event for event in node.events)
     running.delete()
+
+
+def test_a_pod_whose_sidecar_is_down_is_not_ready_and_says_so_as_kubectl_does(node: Podlet) -> None:
+    """RECOVERY §11: Init:Error or Init:CrashLoopBackOff while the app only pauses."""
+    running = node.run(
+        pod(container("app"), inits=[sidecar("s", "test -e /dev/shm/once && exit 1; touch /dev/shm/once")])
+    )
+    running.wait_ready(20)
+    running.kill("s")
+    status = running.wait_for(lambda s: s.summary == "Init:CrashLoopBackOff", 20, "backing off")
+    assert not status.ready
+    assert status.containers["app"].state == "running"
+    running.delete()
