@@ -1,0 +1,202 @@
+"""The keeper's entry: what it refuses to start with, and how it says so."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sidecar.keeper import main
+from sidemount.model.mountspec import KeeperConfig, KeeperMount, encode_keeper_config
+from tests.host.conftest import MakePod, make_pod, node
+from tests.host.keeper_pod import PYTHON, directory_spec, is_running, view
+from tests.host.mount_node import ROOT, eventually
+
+__all__ = ["make_pod", "node"]  # fixtures of the host's tests
+
+CONFIG = encode_keeper_config(
+    KeeperConfig(mounts=(KeeperMount(spec=directory_spec(), views=(view("train"),)),))
+)
+
+
+def run(tmp_path: Path, *flags: str, **environment: str) -> tuple[int, list[dict[str, Any]], str]:
+    """Run a keeper that cannot start; return its exit code, its log and whatever else it wrote."""
+    directories = ["--mounts-dir", str(tmp_path / "mounts"), "--run-dir", str(tmp_path / "run")]
+    done = subprocess.run(
+        [PYTHON, "-m", "sidecar", "keeper", *directories, *flags],
+        env=environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+    lines = done.stderr.splitlines()
+    events = [json.loads(line) for line in lines if line.startswith("{")]
+    return done.returncode, events, done.stdout + "".join(line for line in lines if not line.startswith("{"))
+
+
+@pytest.fixture
+def directories(tmp_path: Path) -> Path:
+    """A directory with what a keeper needs."""
+    for name in ("mounts", "run"):
+        (tmp_path / name).mkdir()
+    return tmp_path
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        pytest.param(None, "SIDEMOUNT_MOUNTS is not set", id="no config"),
+        pytest.param("", "SIDEMOUNT_MOUNTS is not set", id="empty"),
+        pytest.param("{", "keeper config: not the JSON we write", id="not JSON"),
+        pytest.param("[]", "keeper config: must be a mapping", id="not a mapping"),
+        pytest.param(
+            CONFIG.replace('"version":1', '"version":9'), "version is 9, this program reads 1", id="version"
+        ),
+        pytest.param(CONFIG.replace('"uid":0', '"uid":-1'), "uid: must be a whole number", id="field"),
+        pytest.param(
+            CONFIG.replace('"name":"train"', '"name":"x"'), 'view "x" is no view of', id="foreign view"
+        ),
+    ],
+)
+def test_a_bad_configuration_is_told_in_one_line(directories: Path, config: str | None, says: str) -> None:
+    environment = {} if config is None else {"SIDEMOUNT_MOUNTS": config}
+    code, events, noise = run(directories, **environment)
+    assert (code, noise) == (1, "")
+    assert [event["event"] for event in events] == ["start_failed"]
+    assert says in events[0]["fault"]
+
+
+@pytest.mark.root
+def test_directories_that_are_missing_are_told(tmp_path: Path) -> None:
+    for made in ((), ("run",)):
+        for name in made:
+            (tmp_path / name).mkdir()
+        code, events, noise = run(tmp_path, SIDEMOUNT_MOUNTS=CONFIG)
+        assert (code, noise) == (1, "")
+        assert str(tmp_path / ("mounts" if made else "run")) in events[-1]["fault"]
+        assert "No such file or directory (ENOENT)" in events[-1]["fault"]
+
+
+def test_a_configuration_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    code, events, _ = run(tmp_path, "--config", str(tmp_path / "missing.json"))
+    assert code == 1
+    assert "missing.json" in events[0]["fault"]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [["--flush-seconds", "-1"], ["--flush-seconds", "soon"], ["--no-such-flag"], ["--log-level", "loud"]],
+    ids=" ".join,
+)
+def test_wrong_flags_are_usage_errors(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(flags)
+    assert caught.value.code == 2
+    assert "usage: sidecar keeper" in capsys.readouterr().err
+
+
+@pytest.mark.fuse
+@pytest.mark.root
+def test_a_second_keeper_on_the_same_directory_refuses(make_pod: MakePod) -> None:
+    pod = make_pod().start()
+    first = pod.keeper
+    second = pod.start_keeper()
+    assert second.wait(10) == 1
+    fault = pod.events()[-1]
+    assert fault["event"] == "start_failed"
+    assert "another keeper runs on" in fault["fault"]
+    assert is_running(first)
+    pod.keeper = first
+    pod.wait_ready()
+    assert pod.layers("train") == 1
+    assert pod.end() == 0
+
+
+@pytest.mark.fuse
+@pytest.mark.root
+def test_a_keeper_that_cannot_start_detaches_what_is_dead_and_leaves_what_lives(make_pod: MakePod) -> None:
+    mounts = [KeeperMount(spec=directory_spec(name), views=(view(name),)) for name in ("dead", "alive")]
+    pod = make_pod(*mounts).start()
+    (pod.source("alive") / "file").write_text("content")
+    pod.keeper.kill()
+    pod.keeper.wait(5)
+    pod.kill_daemon("dead")
+    (pod.run_dir / "alive" / "keeper.sock").unlink()
+    (pod.run_dir / "alive" / "keeper.sock").mkdir()  # cannot be replaced by a socket
+    assert pod.start_keeper().wait(10) == 1
+    assert "cannot start" in pod.events()[-1]["fault"]
+    assert (pod.layers("dead"), pod.layers("alive")) == (0, 1)
+    assert (pod.seen("alive") / "file").read_text() == "content"
+    (pod.run_dir / "alive" / "keeper.sock").rmdir()
+    pod.start_keeper()
+    pod.start_daemon("dead")
+    pod.wait_ready()
+    assert pod.end() == 0
+
+
+@pytest.mark.fuse
+@pytest.mark.root
+def test_a_keeper_of_no_volumes_waits_for_its_end(make_pod: MakePod) -> None:
+    pod = make_pod()
+    pod.mounts = []
+    pod.start_keeper()
+    eventually(lambda: "keeper_started" in pod.names())
+    assert pod.end() == 0
+
+
+@pytest.mark.fuse
+@pytest.mark.root
+def test_a_keeper_is_small_and_stays_small(make_pod: MakePod) -> None:
+    """Every pod pays for it: at most 14 MiB of its own, and no more after a hundred probes and ten dead daemons."""
+    pod = make_pod().start()
+    before = pss_kib(pod.keeper.pid)
+    for _ in range(10):
+        pod.kill_daemon()
+        pod.start_daemon()
+        pod.wait_ready()
+    after = pss_kib(pod.keeper.pid)
+    assert before < 14 * 1024
+    assert after < before + 1024
+    assert pod.end() == 0
+
+
+def pss_kib(pid: int) -> int:
+    """Return the memory a process would free by ending."""
+    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    return next(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:"))
+
+
+@pytest.mark.fuse
+@pytest.mark.root
+def test_a_keeper_imports_nothing_but_the_standard_library_and_ours() -> None:
+    script = (
+        "import sys; import sidecar.keeper, sidemount.host.keeper; "
+        "print(*(name for name in sys.modules if '.' not in name))"
+    )
+    loaded = subprocess.run(
+        [PYTHON, "-S", "-E", "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert set(loaded) <= set(sys.stdlib_module_names) | {"__main__", "sidecar", "sidemount"}
+    assert not {"asyncio", "hashlib", "ssl", "urllib", "http", "email"} & set(loaded)
+
+
+@pytest.mark.fuse
+@pytest.mark.root
+def test_an_idle_keeper_uses_no_processor(make_pod: MakePod) -> None:
+    pod = make_pod().start()
+    before = cpu_s(pod.keeper.pid)
+    time.sleep(5)
+    assert cpu_s(pod.keeper.pid) - before < 0.05
+    assert pod.end() == 0
+
+
+def cpu_s(pid: int) -> float:
+    """Return the processor time a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / 100
