@@ -5,7 +5,6 @@ all. Nothing kept outlives the facts or the settings that it came from.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -37,6 +36,7 @@ from webhook.shape import (
 )
 
 _KEPT_MAX = 1024
+_KEPT_MAX_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +45,33 @@ class Kept:
 
     outcome: Outcome
     tail: bytes
+    size_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The bytes that a pod came in: alone, or within its review."""
+
+    text: bytes
+    is_review: bool
+
+    def decode(self) -> dict[str, Any]:
+        """Return the pod as plain JSON. Raises InvalidRequest."""
+        return decode_object(bytes(decode_review(self.text).object) if self.is_review else self.text)
 
 
 class Memory:
-    """Decisions by pod shape, for one set of facts and settings; the least recently used go first."""
+    """Decisions by pod shape, for one set of facts and settings, within a bound; the least recently used go first."""
 
     def __init__(self, facts: Facts, settings: InjectionSettings) -> None:
         self.facts = facts
         self.generation = facts.generation()
         self.settings = settings
+        self.size_bytes = 0
         self._kept: OrderedDict[PodShape, Kept] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._kept)
 
     def is_of(self, facts: Facts, settings: InjectionSettings) -> bool:
         """Whether decisions made under these facts and settings are kept here."""
@@ -75,10 +92,16 @@ class Memory:
 
     def keep(self, shape: PodShape, kept: Kept) -> None:
         """Keep a decision."""
+        if shape in self._kept:
+            return
         self._kept[shape] = kept
-        if len(self._kept) > _KEPT_MAX:
-            with suppress(KeyError):
-                self._kept.popitem(last=False)
+        self.size_bytes += kept.size_bytes
+        while len(self._kept) > _KEPT_MAX or self.size_bytes > _KEPT_MAX_BYTES:
+            try:
+                _, oldest = self._kept.popitem(last=False)
+            except KeyError:
+                return
+            self.size_bytes -= oldest.size_bytes
 
 
 def mutate(body: bytes, *, facts: Facts, settings: InjectionSettings) -> Answer:
@@ -88,9 +111,8 @@ def mutate(body: bytes, *, facts: Facts, settings: InjectionSettings) -> Answer:
         return _mutate_any(decode_review(body), facts, settings)
     if request.operation != CREATE or request.sub_resource or not is_pod(request.kind, request.resource):
         return _answer(request.uid, _NOT_A_POD_CREATE)
-    return _answer(
-        request.uid, _decide(request.object, request.namespace, lambda: _pod_of(body), facts, settings)
-    )
+    source = Source(body, is_review=True)
+    return _answer(request.uid, _decide(request.object, request.namespace, source, facts, settings))
 
 
 def _mutate_any(request: RawRequest, facts: Facts, settings: InjectionSettings) -> Answer:
@@ -103,17 +125,14 @@ def _mutate_any(request: RawRequest, facts: Facts, settings: InjectionSettings) 
         pod = decode_pod(raw)
     except InvalidRequest as fault:
         return _answer(request.uid, _unreadable(raw, fault, request.namespace, settings))
-    return _answer(request.uid, _decide(pod, request.namespace, lambda: decode_object(raw), facts, settings))
-
-
-def _pod_of(body: bytes) -> dict[str, Any]:
-    return decode_object(bytes(decode_review(body).object))
+    source = Source(raw, is_review=False)
+    return _answer(request.uid, _decide(pod, request.namespace, source, facts, settings))
 
 
 def _decide(
     pod: Pod,
     requested_namespace: str | None,
-    decode: Callable[[], dict[str, Any]],
+    source: Source,
     facts: Facts,
     settings: InjectionSettings,
 ) -> Kept:
@@ -138,10 +157,10 @@ def _decide(
         case = PodCase(
             shape=shape,
             asked=asked,
-            decode=decode,
+            decode=source.decode,
             reshape=lambda more: shape_of(pod, namespace, ours, wanted | more),
         )
-        kept = _kept(judge(case, facts, settings))
+        kept = _kept(judge(case, facts, settings), len(source.text))
         # What a pod carries of ours is no part of its shape, and a fault of ours may not last.
         if not shape.carries_ours and kept.outcome.code < _SERVER_FAULT:
             memory.keep(shape, kept)
@@ -171,8 +190,10 @@ def _unreadable(
     return _kept(refused(fault))
 
 
-def _kept(decided: Decided) -> Kept:
-    return Kept(decided.outcome, render_tail(decided.outcome, decided.audit))
+def _kept(decided: Decided, pod_bytes: int = 0) -> Kept:
+    """Return a decision as it is kept; its size counts the pod's too, of which the shape is a part."""
+    tail = render_tail(decided.outcome, decided.audit)
+    return Kept(decided.outcome, tail, len(tail) + len(decided.outcome.patch) + pod_bytes)
 
 
 def _answer(uid: str, kept: Kept) -> Answer:

@@ -9,8 +9,8 @@ from sidemount.model.requests import parse_annotations, parse_inject
 from sidemount.model.volume_request import Unsupplied, VolumeRequest
 from webhook.shape import Pairs
 
-_REMEMBERED = 1024
-_REMEMBERED_TEXT = 8192
+_REMEMBERED = 512
+_REMEMBERED_TEXT = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from webhook.shape import is_reserved
 from webhook.views import KnownViews
 
 INIT = "initContainers"
-_EPHEMERAL = "ephemeralContainers"
+EPHEMERAL = "ephemeralContainers"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ NOTHING = Present()
 def read_present(pod: Mapping[str, Any]) -> Present:
     """Read what a pod, as plain JSON, carries of ours. Raises InvalidRequest when it cannot be a work of ours."""
     spec = _mapping(pod.get("spec"))
-    for section in ("containers", _EPHEMERAL):
+    for section in ("containers", EPHEMERAL):
         for container in _mappings(spec.get(section)):
             if is_reserved(_text(container.get("name"))):
                 raise hand_made(_text(container.get("name")), f"is in {section}, where none of ours ever is")
@@ -89,8 +89,8 @@ def check_foreign_use(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
 
     The mount points themselves may be looked at, for debugging: read-only and from the host's side.
     """
-    known = {_text(c.get("name")) for c in _mappings(_mapping(old.get("spec")).get(_EPHEMERAL))}
-    for container in _mappings(_mapping(new.get("spec")).get(_EPHEMERAL)):
+    known = {_text(c.get("name")) for c in _mappings(_mapping(old.get("spec")).get(EPHEMERAL))}
+    for container in _mappings(_mapping(new.get("spec")).get(EPHEMERAL)):
         name = _text(container.get("name"))
         if name in known:
             continue

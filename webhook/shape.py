@@ -40,6 +40,7 @@ _RESERVED = len(MOUNTS_VOLUME)
 _PREFIX = len(RESERVED_PREFIX)
 _CLAIM = "persistentVolumeClaim"
 _NULL = b"null"
+_FEW = 16
 
 Pairs = tuple[tuple[str, str], ...]
 
@@ -157,11 +158,17 @@ def shape_of(pod: Pod, namespace: str, ours: Pairs, wanted: frozenset[str]) -> P
     )
 
 
-@lru_cache(maxsize=1024)
 def with_own_volumes(volumes: frozenset[str]) -> frozenset[str]:
     """Return these volume names and those of all volumes of ours that may be added for them."""
+    return _extended(volumes) if len(volumes) > _FEW else _remembered(volumes)
+
+
+def _extended(volumes: frozenset[str]) -> frozenset[str]:
     each = [f(name) for name in volumes for f in (source_volume, secret_volume, cache_volume)]
     return volumes | {MOUNTS_VOLUME, RUN_VOLUME, NO_TOKEN_VOLUME, *each}
+
+
+_remembered = lru_cache(maxsize=1024)(_extended)
 
 
 def is_request(key: str) -> bool:

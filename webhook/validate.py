@@ -15,7 +15,7 @@ from webhook.gate import CREATE, UPDATE, is_mirror, is_pod, is_system_namespace,
 from webhook.injection_settings import InjectionSettings
 from webhook.outcome import Answer
 from webhook.pod import Pod, decode_object, decode_pod
-from webhook.present import check_foreign_use, hand_made
+from webhook.present import EPHEMERAL, check_foreign_use, hand_made
 from webhook.review import RawRequest, decode_review, is_null, render_answer, render_tail
 from webhook.shape import has_reserved_container, own_annotations, reserved_container, shape_of
 
@@ -118,7 +118,8 @@ def _decide_changed(request: RawRequest, pod: Pod, raw: bytes) -> Decided:
     except InvalidRequest:
         return _NOT_REQUESTED
     check_frozen(old, pod)
-    check_foreign_use(decode_object(bytes(request.old_object)), decode_object(raw))
+    if EPHEMERAL.encode() in raw:
+        check_foreign_use(decode_object(bytes(request.old_object)), decode_object(raw))
     return _NOT_REQUESTED
 
 

@@ -192,7 +192,19 @@ def test_memory_is_bounded() -> None:
         answer(pod_with(runtimeClassName=f"class-{number}"))
     memory = webhook.admit._memory
     assert memory is not None
-    assert len(memory._kept) == webhook.admit._KEPT_MAX
+    assert len(memory) == webhook.admit._KEPT_MAX
+    assert memory.size_bytes <= webhook.admit._KEPT_MAX_BYTES
+
+
+def test_memory_of_large_decisions_is_bounded_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webhook.admit, "_KEPT_MAX_BYTES", 100_000)
+    for number in range(50):
+        mounts = [{"name": "train", "mountPath": f"/{number}/{index}"} for index in range(50)]
+        answer(pod_with(containers=[{"name": "a", "volumeMounts": mounts}]))
+        memory = webhook.admit._memory
+        assert memory is not None
+        assert memory.size_bytes <= 100_000
+        assert memory.size_bytes == sum(kept.size_bytes for kept in memory._kept.values())
 
 
 def test_a_second_round_is_never_answered_from_memory(monkeypatch: pytest.MonkeyPatch) -> None:
