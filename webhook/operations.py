@@ -16,7 +16,12 @@ class NotApplicable(Exception):
 
 def pointer(*tokens: str | int) -> str:
     """Return the JSON Pointer of a path."""
-    return "".join(["/" + str(token).replace("~", "~0").replace("/", "~1") for token in tokens])
+    return "".join(["/" + _escaped(token) for token in tokens])
+
+
+def _escaped(token: str | int) -> str:
+    text = str(token)
+    return text.replace("~", "~0").replace("/", "~1") if "~" in text or "/" in text else text
 
 
 def add(path: tuple[str | int, ...], value: Any) -> Operation:
@@ -58,6 +63,8 @@ def _tokens(path: str) -> list[str]:
     if path and not path.startswith("/"):
         raise NotApplicable(f"path {path!r} does not start with /")
     found = path.split("/")[1:]
+    if "~" not in path:
+        return found
     for token in found:
         if "~" in token.replace("~0", "").replace("~1", ""):
             raise NotApplicable(f"path {path!r} has a ~ that escapes nothing")
