@@ -14,8 +14,8 @@ from e2e.demo.manifests import NAMESPACE, bystander_pod, reader_pod, stranger_po
 from e2e.demo.screen import CheckFailed, Screen
 from e2e.images import busybox_image, sidemount_image
 from e2e.podlet.client import Podlet, RunningPod
+from e2e.podlet.command import Completed
 from e2e.podlet.errors import PodletError
-from e2e.podlet.runtime import Completed
 from sidemount.commands.output import table
 from sidemount.host.mount_table import read_mount_table
 from sidemount.model.errors import VolumeError

@@ -18,9 +18,9 @@ from typing import Self
 
 import e2e
 from e2e.podlet import cgroups, errors
+from e2e.podlet.command import Completed
 from e2e.podlet.errors import NodeFailure, NotInTime, PodLeaked, PodletError, PodStuck
 from e2e.podlet.running import PodStatus, parse_status, render_table, seconds_left
-from e2e.podlet.runtime import Completed
 from e2e.podlet.wire import Message, Wire
 from sidemount.model.mountinfo import Mount, mounts_beneath, parse_mountinfo
 

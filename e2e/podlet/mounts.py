@@ -2,9 +2,9 @@
 
 import errno
 import os
-import subprocess
 from pathlib import Path
 
+from e2e.podlet.command import run_command
 from sidemount.model.mountinfo import Mount, layers_at, parse_mountinfo
 
 _TIMEOUT_S = 30.0
@@ -28,6 +28,11 @@ def mount_table_text() -> str:
 def is_mount_point(path: Path) -> bool:
     """Tell it from the table: nothing is asked of the filesystem itself."""
     return bool(layers_at(mount_table(), str(path)))
+
+
+def share_everything() -> None:
+    """Make every mount of this namespace shared, as systemd does on a node."""
+    _run(["mount", "--make-rshared", "/"])
 
 
 def mount(fstype: str, source: str, target: Path, *options: str) -> None:
@@ -72,11 +77,6 @@ def errno_name(error: OSError) -> str:
 
 
 def _run(argv: list[str]) -> None:
-    try:
-        done = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_TIMEOUT_S
-        )
-    except subprocess.TimeoutExpired as error:
-        raise MountCommandFailed(f"{' '.join(argv)}: no answer within {_TIMEOUT_S:g} s") from error
-    if done.returncode != 0:
-        raise MountCommandFailed(done.stderr.strip() or f"{' '.join(argv)}: exit status {done.returncode}")
+    done = run_command(argv, _TIMEOUT_S)
+    if done.fault:
+        raise MountCommandFailed(done.fault)

@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -16,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from e2e.podlet import cgroups, mounts
+from e2e.podlet.command import Completed, run_command
 from e2e.podlet.errors import NodeFailure, PodletError, PodRefused
 from e2e.podlet.image import load_image
 from e2e.podlet.init import Exits, become_init
@@ -23,7 +23,7 @@ from e2e.podlet.objects import Objects, parse_objects
 from e2e.podlet.parse_pod import parse_pod
 from e2e.podlet.parse_volume import ROOT_CA
 from e2e.podlet.paths import NodePaths
-from e2e.podlet.runtime import Completed, Crun
+from e2e.podlet.runtime import Crun
 from e2e.podlet.sandbox import raise_loopback
 from e2e.podlet.wire import Message, Wire
 from e2e.podlet.worker import NodeContext, PodWorker
@@ -159,15 +159,9 @@ class Node:
         return None
 
     def _command(self, message: Message) -> object:
-        argv = [str(word) for word in _list(message, "argv")]
-        try:
-            done = subprocess.run(
-                argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_number(message, "timeout")
-            )
-        except subprocess.TimeoutExpired:
-            return _completed(Completed(exit_code=None, stdout="", stderr="no answer in time"))
-        texts = (stream.decode(errors="surrogateescape") for stream in (done.stdout, done.stderr))
-        return _completed(Completed(exit_code=done.returncode, stdout=next(texts), stderr=next(texts)))
+        return _completed(
+            run_command([str(word) for word in _list(message, "argv")], _number(message, "timeout"))
+        )
 
 
 def prepare_node() -> None:
@@ -175,7 +169,7 @@ def prepare_node() -> None:
     for program, package in _PROGRAMS.items():
         if shutil.which(program) is None:
             raise NodeFailure(f"{program} is missing: apt-get install {package}")
-    subprocess.run(["mount", "--make-rshared", "/"], check=True, timeout=10)
+    mounts.share_everything()
     cgroups.hide_unified_tree()
     socket.sethostname(_HOSTNAME)
     raise_loopback()
@@ -192,7 +186,7 @@ def main() -> None:
         wire = Wire(end)
         try:
             prepare_node()
-        except (PodletError, OSError, subprocess.SubprocessError) as error:
+        except (PodletError, OSError) as error:
             wire.send({"id": 0, "error": [NodeFailure.__name__, f"this machine cannot be a node: {error}"]})
             return
         wire.send({"id": 0, "result": None})

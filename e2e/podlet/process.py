@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from e2e.podlet import cgroups, mounts
-from e2e.podlet.runtime import Completed, Crun
+from e2e.podlet.command import Completed
+from e2e.podlet.runtime import Crun
 
 _KILLED_S = 10.0
 

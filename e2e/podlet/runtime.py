@@ -6,9 +6,9 @@ import signal
 import subprocess
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
+from e2e.podlet.command import Completed, run_command
 from e2e.podlet.errors import PodletError
 from e2e.podlet.init import Exits
 
@@ -18,15 +18,6 @@ _REAP_S = 2.0
 
 class RuntimeFailed(PodletError):
     """crun said no."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Completed:
-    """A command that ended; exit code None means it was killed at its deadline."""
-
-    exit_code: int | None
-    stdout: str
-    stderr: str
 
 
 class Crun:
@@ -101,18 +92,9 @@ class Crun:
             return Completed(exit_code=code, stdout=_text(place / "out"), stderr=_text(place / "err"))
 
     def _run(self, arguments: list[str]) -> None:
-        try:
-            done = subprocess.run(
-                [*self._argv, *arguments],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=_REQUEST_S,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise RuntimeFailed(f"crun {arguments[0]}: no answer within {_REQUEST_S:g} s") from error
-        if done.returncode != 0:
-            raise RuntimeFailed(done.stderr.strip() or f"crun {arguments[0]}: exit status {done.returncode}")
+        done = run_command([*self._argv, *arguments], _REQUEST_S)
+        if done.fault:
+            raise RuntimeFailed(done.fault)
 
 
 def _wait_or_kill(process: subprocess.Popen[bytes], pid_file: Path, timeout_s: float) -> int | None:

@@ -2,10 +2,10 @@
 
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
 from e2e.podlet import cgroups, mounts
+from e2e.podlet.command import run_command
 from e2e.podlet.errors import NodeFailure
 from e2e.podlet.oci import Bind, pause_spec
 from e2e.podlet.paths import NodePaths
@@ -94,11 +94,9 @@ class Sandbox:
 def raise_loopback(pid: int | None = None) -> None:
     """Bring lo up in a process's network namespace, or in our own."""
     enter = [] if pid is None else ["nsenter", f"--net=/proc/{pid}/ns/net"]
-    done = subprocess.run(
-        [*enter, str(_BUSYBOX), "ip", "link", "set", "lo", "up"], capture_output=True, text=True, timeout=10
-    )
-    if done.returncode != 0:
-        raise NodeFailure(f"cannot bring the loopback interface up: {done.stderr.strip()}")
+    done = run_command([*enter, str(_BUSYBOX), "ip", "link", "set", "lo", "up"], 10)
+    if done.fault:
+        raise NodeFailure(f"cannot bring the loopback interface up: {done.fault}")
 
 
 def pod_cgroup(node_id: str, pod: Pod) -> str:

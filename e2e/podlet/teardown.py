@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 from e2e.podlet import cgroups
@@ -16,7 +17,13 @@ from e2e.podlet.volumes import Volumes
 _RETRY_S = 0.5
 _RETRY_MAX_S = 122.0
 
-Step = Callable[[], None]
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing to remove, repeatable."""
+
+    what: str
+    run: Callable[[], None]
 
 
 class TearDown:
@@ -34,35 +41,41 @@ class TearDown:
     def run(self, sandbox: Sandbox | None, unclean: list[ContainerProcess], cgroup: str) -> None:
         """Remove sandbox, volumes, directories, cgroup. Blocks for as long as something is in the way."""
         pod = self._state.pod
-        self._complete([process.clean_up for process in unclean])
-        self._complete([sandbox.stop] if sandbox else [])
-        self._complete([partial(self._volumes.tear_down, volume) for volume in pod.volumes])
+        self._complete([Step(f"container {process.identity}", process.clean_up) for process in unclean])
+        self._complete([Step("sandbox", sandbox.stop)] if sandbox else [])
         self._complete(
-            [partial(remove_one_filesystem, self._paths.pod(pod.uid)), partial(cgroups.remove, cgroup)]
+            [
+                Step(f"volume {volume.name}", partial(self._volumes.tear_down, volume))
+                for volume in pod.volumes
+            ]
         )
+        directory = self._paths.pod(pod.uid)
+        self._complete([
+            Step("pod directory", partial(remove_one_filesystem, directory)),
+            Step("cgroup", partial(cgroups.remove, cgroup)),
+        ])  # fmt: skip
 
     def _complete(self, steps: list[Step]) -> None:
         pause = _RETRY_S * self._scale
-        while True:
-            steps, faults = _attempt(steps)
+        while steps:
+            steps, faults = self._attempt(steps)
             self._state.set_faults(*faults)
-            if not steps:
-                return
             for fault in faults:
                 self._tell(f"teardown: {fault}")
-            time.sleep(
-                pause
-            )  # the back-off of kubelet's volume manager: nothing announces that a mount is free
-            pause = min(pause * 2, _RETRY_MAX_S * self._scale)
+            if steps:
+                time.sleep(pause)  # kubelet's back-off: nothing announces that a mount is free
+                pause = min(pause * 2, _RETRY_MAX_S * self._scale)
 
-
-def _attempt(steps: list[Step]) -> tuple[list[Step], list[str]]:
-    left: list[Step] = []
-    faults: list[str] = []
-    for step in steps:
-        try:
-            step()
-        except (OSError, RuntimeFailed) as error:
-            left.append(step)
-            faults.append(str(error))
-    return left, faults
+    def _attempt(self, steps: list[Step]) -> tuple[list[Step], list[str]]:
+        left: list[Step] = []
+        faults: list[str] = []
+        for step in steps:
+            self._state.set_faults(
+                *faults, f"{step.what}: its removal has not ended"
+            )  # it may never: a hung mount
+            try:
+                step.run()
+            except (OSError, RuntimeFailed) as error:
+                left.append(step)
+                faults.append(f"{step.what}: {error}")
+        return left, faults
