@@ -12,8 +12,31 @@ from sidemount.model.names import MOUNTS_ENV, TOKEN_PATH
 # Fields of a container that say what runs and what it may do or reach.
 _DECISIVE = ("image", "command", "args", "workingDir", "envFrom", "volumeDevices", "lifecycle")
 _PROBES = ("livenessProbe", "readinessProbe")
-# A cloud identity or a proxy, as other webhooks add them to every container: names that no program loads code by.
-_TOLERATED_ENV = ("AWS_", "AZURE_", "GOOGLE_", "GCP_", "CLOUDSDK_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
+# What other webhooks add to every container: a cloud identity, a proxy, telemetry. Nothing that code is loaded by, and nothing
+# that would lead a client to another place than the one its class allows.
+_TOLERATED_ENV = frozenset(
+    {
+        "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
+        "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+        "AWS_DEFAULT_REGION",
+        "AWS_REGION",
+        "AWS_ROLE_ARN",
+        "AWS_STS_REGIONAL_ENDPOINTS",
+        "AWS_WEB_IDENTITY_TOKEN_FILE",
+        "AZURE_AUTHORITY_HOST",
+        "AZURE_CLIENT_ID",
+        "AZURE_FEDERATED_TOKEN_FILE",
+        "AZURE_TENANT_ID",
+        "GOOGLE_APPLICATION_CREDENTIALS",
+        "GOOGLE_CLOUD_PROJECT",
+        "CLOUDSDK_AUTH_CREDENTIAL_FILE_OVERRIDE",
+        "CLOUDSDK_CORE_PROJECT",
+        "HTTP_PROXY",
+        "HTTPS_PROXY",
+        "NO_PROXY",
+    }
+)
+_TOLERATED_ENV_PREFIXES = ("DD_", "OTEL_")
 _TOLERATED_MOUNTS = "/var/run/secrets/"
 _PROBE_DEFAULTS = {"successThreshold": 1, "initialDelaySeconds": 0}
 _SECURITY_DEFAULTS = {"procMount": "Default", "allowPrivilegeEscalation": True}
@@ -68,7 +91,7 @@ def _is_same_env(found: list[dict[str, Any]], rendered: list[dict[str, Any]]) ->
         elif name in own:
             if _entry(entry) != _entry(own[name]):
                 return False
-        elif not name.upper().startswith(_TOLERATED_ENV):
+        elif name.upper() not in _TOLERATED_ENV and not name.startswith(_TOLERATED_ENV_PREFIXES):
             return False
     return set(own) <= set(names)
 

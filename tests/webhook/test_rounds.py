@@ -99,6 +99,7 @@ def _cloud_identity(pod: Json) -> None:
 def _proxy_settings(pod: Json) -> None:
     for container in pod["spec"]["initContainers"]:
         container.setdefault("env", []).insert(0, {"name": "https_proxy", "value": "http://proxy:3128"})
+        container["env"].append({"name": "OTEL_SERVICE_NAME", "value": "x"})
 
 
 def _nulls_and_empties(pod: Json) -> None:
@@ -494,6 +495,12 @@ FORGED: list[Any] = [
     pytest.param(_set(K, "workingDir", "/evil"), id="keeper-workingDir"),
     pytest.param(_set(K, "env.+", {"name": "LD_PRELOAD", "value": "/x"}), id="keeper-env-LD_PRELOAD"),
     pytest.param(_set(K, "env.+", {"name": "PYTHONPATH", "value": "/x"}), id="keeper-env-PYTHONPATH"),
+    pytest.param(_set(K, "env.+", {"name": "PATH", "value": "/x"}), id="keeper-env-PATH"),
+    pytest.param(_set(K, "env.+", {"name": "OPENSSL_CONF", "value": "/x"}), id="keeper-env-OPENSSL_CONF"),
+    pytest.param(
+        _set(D, "env", [{"name": "AWS_ENDPOINT_URL", "value": "http://x"}]), id="daemon-env-endpoint"
+    ),
+    pytest.param(_set(D, "env", [{"name": "RCLONE_CONFIG", "value": "/x"}]), id="daemon-env-client-option"),
     pytest.param(_set(K, "env.+", {"name": "SIDEMOUNT_MOUNTS", "value": "{}"}), id="keeper-env-twice"),
     pytest.param(
         _set(
