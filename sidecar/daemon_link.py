@@ -127,6 +127,9 @@ class KeeperLink:
         self._wake()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
+        if not self._thread.is_alive():
+            self._wake_reader.close()
+            self._wake_writer.close()
 
     def _run(self) -> None:
         announced = False

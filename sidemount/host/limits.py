@@ -14,12 +14,21 @@ class Limits:
     show_s: float = 15.0
     probe_s: float = 5.0
     probe_cache_s: float = 1.0
-    drain_s: float = 5.0
     quiet_s: float = 2.0
     kill_s: float = 2.0
     flush_s: float = 20.0
     retry_first_s: float = 0.5
     retry_most_s: float = 10.0
+
+    @property
+    def sync_s(self) -> float:
+        """How much of the time to flush the kernel has to write back what it holds."""
+        return self.flush_s / 2
+
+    @property
+    def drain_s(self) -> float:
+        """How much of it the daemon has to answer what it was asked; the rest is for its own flush."""
+        return self.flush_s / 4
 
     def deadline_s(self, session: Session) -> float | None:
         """Return how long the session may stay as it is, None if for ever."""

@@ -233,7 +233,7 @@ class Upkeep:
         work = Work(
             run=sync_work(self._root, state.spec.volume),
             on_end=self._synced,
-            deadline_s=state.around.limits.flush_s,
+            deadline_s=state.around.limits.sync_s,
             keep=(self._root,),
         )
         if state.jobs.start("sync", work) is None:
