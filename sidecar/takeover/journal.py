@@ -1,0 +1,64 @@
+"""What a daemon does that may not be done twice: each operation from its beginning until its answer has gone to the kernel.
+
+Here is the journal that remembers nothing; `sidecar.takeover.shared_journal` has the one that does. A handler does the same with both:
+
+    with journal.step(MKDIR, parent, name) as step:
+        if step.is_done: give the same answer again
+        if not (step.is_recalled and <the store shows that it was carried out>):
+            step.intend(since_ns=…)
+            <carry it out>
+        <note it in the tables>
+        step.done(node)
+"""
+
+from types import TracebackType
+
+
+class Step:
+    """One operation's step.
+
+    `is_recalled`: a predecessor began it; `is_done`: and finished, but its answer never reached the kernel. What it had noted is
+    in `since_ns`, `first` and `second` (before), `node` and `handle` (after). Without `done` it is as if it had never begun.
+    """
+
+    is_recalled = False
+    is_done = False
+    since_ns = 0
+    first = 0
+    second = 0
+    node = 0
+    handle = 0
+
+    def intend(self, *, since_ns: int = 0, first: int = 0, second: int = 0) -> None:
+        """Note what is the case just before the store is changed: the time, identities of files (256 bits)."""
+
+    def opens(self, handle: int) -> None:
+        """Note the handle that is going to be given out, before it is."""
+
+    def done(self, node: int = 0) -> None:
+        """Note that it is done, tables and all, and which node the answer names."""
+
+    def __enter__(self) -> "Step":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+
+class Journal:
+    """Remembers nothing. `is_kept` tells that from the one that does, where noting takes a system call."""
+
+    is_kept = False
+
+    def step(self, kind: int, node: int, arguments: bytes) -> Step:
+        """Return the step of an operation (see `operation.Operation`), to be used with `with`."""
+        return _NO_STEP
+
+    def is_recalled(self, kind: int, node: int, arguments: bytes) -> bool:
+        """Tell whether a predecessor began the operation and the kernel is about to ask for it again."""
+        return False
+
+
+_NO_STEP = Step()

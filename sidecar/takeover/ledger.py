@@ -1,0 +1,90 @@
+"""Ids and lookup counts of nodes, and whoever is to remember the nodes themselves.
+
+An id is a number that is never used again and the slot where its count is. Counting is a store into an array, so that the
+most frequent operation, looking up a known name, costs no more with a state that outlives the process than without.
+"""
+
+from array import array
+from typing import Protocol
+
+from sidecar.takeover.layout import SLOT, SLOT_BITS
+
+ROOT = 1  # the kernel's own id of a mount's root
+
+
+class RecordedNode(Protocol):
+    """What is remembered of a node: `parent` and `name` are its first link, if it has any."""
+
+    @property
+    def id(self) -> int:
+        """Its id."""
+        ...
+
+    @property
+    def identity(self) -> int:
+        """Which file of the store it is."""
+        ...
+
+    @property
+    def parent(self) -> "RecordedNode | None":
+        """The directory that its first link is in."""
+        ...
+
+    @property
+    def name(self) -> bytes:
+        """The name of its first link."""
+        ...
+
+
+class Counts(Protocol):
+    """Numbers by slot."""
+
+    def __getitem__(self, slot: int, /) -> int: ...
+
+    def __setitem__(self, slot: int, count: int, /) -> None: ...
+
+
+class Ledger:
+    """Remembers nothing. Not safe to use from several threads: the node table's lock guards it.
+
+    `lookups` has the count of each slot. Nobody may keep it: it is another object after it has grown.
+    """
+
+    def __init__(self) -> None:
+        self._private = array("Q", (0, 0))
+        self.lookups: Counts = self._private
+        self._free: list[int] = []
+        self._last_slot = ROOT & SLOT
+        self._next = 1
+
+    def new_id(self) -> int:
+        """Return an id that no node ever had. Its count is 0."""
+        slot = self._free.pop() if self._free else self._new_slot()
+        number = self._next
+        self._next = number + 1
+        self.lookups[slot] = 0
+        return number << SLOT_BITS | slot
+
+    def node(self, node: RecordedNode) -> None:
+        """Remember a new node, or its first link, as they are now."""
+
+    def link(self, node: int, parent: int, name: bytes) -> None:
+        """Remember a further link."""
+
+    def unlink(self, node: int, parent: int, name: bytes) -> None:
+        """Remember that a further link is gone."""
+
+    def gone(self, node: int) -> None:
+        """Forget a node. Its slot is another's from now on."""
+        self._free.append(node & SLOT)
+
+    def _new_slot(self) -> int:
+        slot = self._last_slot + 1
+        if slot > SLOT:
+            raise MemoryError(f"more than {SLOT} nodes")
+        self._reserve(slot)
+        self._last_slot = slot
+        return slot
+
+    def _reserve(self, slot: int) -> None:
+        self._private.append(0)

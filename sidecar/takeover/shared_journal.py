@@ -1,0 +1,270 @@
+"""The journal that outlives the process: steps in a state file, a fixed number of them, each in a place of its own.
+
+A step is closed before the next request is read (an errand, see `PollRuntime.errands`). So if the kernel resends a request and there
+is a step for an equal operation, then it is that request's, and not one of an earlier request that has had its answer.
+"""
+
+import hashlib
+import struct
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from functools import partial
+from types import TracebackType
+
+from sidecar.takeover import layout
+from sidecar.takeover.drain import Unanswered
+from sidecar.takeover.errand import Errands
+from sidecar.takeover.journal import Journal, Step
+from sidecar.takeover.mapping import map_bytes
+from sidecar.takeover.operation import OPEN, OPENDIR, SETXATTR, Operation
+
+FREE = 0
+BEGUN = 1
+DONE = 2
+_BEFORE = struct.Struct("=IIQQ32s32s")  # kind, length of the arguments, node, since, first, second
+_BEFORE_AT = 8  # after the word that says how far it is
+_NODE_WORD = 12
+_HANDLE_WORD = 13
+_ARGUMENTS_AT = 112
+_ARGUMENTS_MAX = layout.STEP_BYTES - _ARGUMENTS_AT
+_IDENTITY_BYTES = 32
+_REPEATABLE = frozenset({OPEN, OPENDIR})
+_RECALL_S = 60.0
+
+
+class SharedStep(Step):
+    """A step in its place of the state file. `finish` is called when its operation is over."""
+
+    __slots__ = (
+        "_finish",
+        "_memory",
+        "_words",
+        "first",
+        "handle",
+        "is_done",
+        "is_recalled",
+        "node",
+        "operation",
+        "second",
+        "since_ns",
+    )
+
+    def __init__(self, place: memoryview, finish: Callable[["SharedStep"], None]) -> None:
+        self._memory = place
+        self._words = place.cast("Q")
+        self._finish = finish
+        self.operation = Operation(0, 0, b"")
+        self.is_recalled = self.is_done = False
+        self.since_ns = self.first = self.second = self.node = self.handle = 0
+
+    @property
+    def state(self) -> int:
+        """Return how far its operation is."""
+        return int(self._words[0])
+
+    def recall(self) -> None:
+        """Take from the place what a predecessor has noted there."""
+        kind, length, node, self.since_ns, first, second = _BEFORE.unpack_from(self._memory, _BEFORE_AT)
+        arguments = bytes(self._memory[_ARGUMENTS_AT : _ARGUMENTS_AT + length])
+        self.operation = Operation(kind, node, arguments)
+        self.first, self.second = (int.from_bytes(identity, "little") for identity in (first, second))
+        self.node, self.handle = self._words[_NODE_WORD], self._words[_HANDLE_WORD]
+        self.is_recalled = True
+        self.is_done = self._words[0] == DONE
+
+    def clear(self) -> None:
+        """Be as if nothing had been begun."""
+        self._words[0] = FREE
+        if self.is_recalled:
+            self.is_recalled = self.is_done = False
+            self.since_ns = self.first = self.second = self.node = 0
+        self.handle = 0
+
+    def intend(self, *, since_ns: int = 0, first: int = 0, second: int = 0) -> None:
+        """Note what is the case just before the store is changed."""
+        words, (kind, node, arguments) = self._words, self.operation
+        words[0] = FREE
+        words[_HANDLE_WORD] = 0
+        self.since_ns = since_ns
+        _BEFORE.pack_into(
+            self._memory,
+            _BEFORE_AT,
+            kind,
+            len(arguments),
+            node,
+            since_ns,
+            first.to_bytes(_IDENTITY_BYTES, "little"),
+            second.to_bytes(_IDENTITY_BYTES, "little"),
+        )
+        self._memory[_ARGUMENTS_AT : _ARGUMENTS_AT + len(arguments)] = arguments
+        words[0] = BEGUN
+
+    def opens(self, handle: int) -> None:
+        """Note the handle that is going to be given out, before it is."""
+        self.handle = self._words[_HANDLE_WORD] = handle
+
+    def done(self, node: int = 0) -> None:
+        """Note that it is done."""
+        self._words[_NODE_WORD] = node
+        self._words[0] = DONE
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._words[0] = FREE  # nothing has changed, and whoever is told so may try again
+        self._finish(self)
+
+
+class SharedJournal(Journal):
+    """The journal of one state. `give_up` is called if there is no place for a step.
+
+    `untold` is called with every handle that a predecessor has given out and nobody was ever told of.
+    """
+
+    is_kept = True
+
+    def __init__(self, file: int, errands: Errands, give_up: Callable[[str], None]) -> None:
+        memory = map_bytes(file, layout.JOURNAL, layout.STEPS * layout.STEP_BYTES)
+        self.untold: Callable[[int], None] = lambda handle: None
+        self.in_threads = (
+            False  # operations run in threads; their answers are sent when the serving thread has them back
+        )
+        self._errands = errands
+        self._give_up = give_up
+        self._is_stopped = False
+        self._of_thread = threading.local()
+        self._found: list[SharedStep] = []
+        self._free: deque[SharedStep] = deque()
+        self._recalled: dict[Operation, list[SharedStep]] = {}
+        self._recalled_until = 0.0
+        for at in range(0, layout.STEPS * layout.STEP_BYTES, layout.STEP_BYTES):
+            step = SharedStep(memory[at : at + layout.STEP_BYTES], self._finish)
+            (self._free if step.state not in (BEGUN, DONE) else self._found).append(step)
+
+    def step(self, kind: int, node: int, arguments: bytes) -> Step:
+        """Return the step of an operation, to be used with `with`."""
+        operation = _operation(kind, node, arguments)
+        if self._recalled:
+            recalled = self._recall(operation)
+            if recalled is not None:
+                return recalled
+        if self._is_stopped:
+            return Step()
+        try:
+            step = self._free.pop()
+        except IndexError:
+            self._give_up(f"more than {layout.STEPS} operations at once")
+            return Step()
+        step.operation = operation
+        return step
+
+    def is_recalled(self, kind: int, node: int, arguments: bytes) -> bool:
+        """Tell whether a predecessor began the operation and the kernel is about to ask for it again."""
+        return bool(self._recalled) and _operation(kind, node, arguments) in self._recalled
+
+    def take_finished(self) -> list[SharedStep]:
+        """Return the steps that this thread has finished since it was last asked, for `answer`."""
+        steps: list[SharedStep] = getattr(self._of_thread, "steps", [])
+        self._of_thread.steps = []
+        return steps
+
+    def answer(self, steps: list[SharedStep]) -> None:
+        """Close steps when what is being worked on now has been answered. For the serving thread alone."""
+        for step in steps:
+            self._errands.append(partial(self._close, step))
+
+    def stop(self) -> None:
+        """Remember nothing any more."""
+        self._is_stopped = True
+
+    def resume(self, unanswered: Iterable[Unanswered]) -> None:
+        """Recall the steps of operations that the kernel asks for again. All others have been answered, and are closed."""
+        asked: Counter[Operation] = Counter()
+        must_not_exist = set()
+        for request in unanswered:
+            operation = _operation(*request.operation)
+            asked[operation] += 1
+            if request.must_not_exist:
+                must_not_exist.add(operation)
+        groups: dict[Operation, list[SharedStep]] = {}
+        for step in self._found:
+            step.recall()
+            groups.setdefault(step.operation, []).append(step)
+        self._found.clear()
+        for operation, steps in groups.items():
+            recalled = _unanswered_of(steps, asked[operation])
+            if operation.kind == SETXATTR and operation not in must_not_exist:
+                recalled = []  # setting it again does no harm
+            if recalled:
+                self._recalled[operation] = recalled
+            for step in steps:
+                if step not in recalled:
+                    self._drop(step, is_told=step.is_done)
+        if self._recalled:
+            self._recalled_until = time.monotonic() + _RECALL_S
+            self._errands.append(self._expire)
+
+    def _recall(self, operation: Operation) -> SharedStep | None:
+        steps = self._recalled.get(operation)
+        if steps:
+            step = steps.pop()
+            if not steps:
+                del self._recalled[operation]
+            return step
+        if operation.kind not in _REPEATABLE:
+            # Another one on this node: whoever waited for the recalled one was killed, and the kernel has dropped it.
+            for other in list(self._recalled):
+                if other.node == operation.node and other.kind not in _REPEATABLE:
+                    self._drop_all(other)
+        return None
+
+    def _expire(self, idle: bool) -> bool:
+        """Give up what is recalled once the kernel cannot ask for it any more: it asks for that before anything else."""
+        if self._recalled and not idle and time.monotonic() < self._recalled_until:
+            return True
+        for operation in list(self._recalled):
+            self._drop_all(operation)
+        return False
+
+    def _drop_all(self, operation: Operation) -> None:
+        for step in self._recalled.pop(operation, ()):
+            self._drop(step, is_told=False)
+
+    def _drop(self, step: SharedStep, *, is_told: bool) -> None:
+        handle = step.handle
+        self._close(step)
+        if handle and not is_told:
+            self.untold(handle)
+
+    def _finish(self, step: SharedStep) -> None:
+        if step.state != DONE:
+            self._close(step)
+        elif not self.in_threads:
+            self._errands.append(partial(self._close, step))
+        else:
+            self._of_thread.steps = [*getattr(self._of_thread, "steps", ()), step]
+
+    def _close(self, step: SharedStep, idle: bool = False) -> bool:
+        step.clear()
+        self._free.append(step)
+        return False
+
+
+def _unanswered_of(steps: list[SharedStep], asked: int) -> list[SharedStep]:
+    """Return the steps of equal operations that have had no answer, if `asked` requests ask for such an operation again.
+
+    With fewer requests than steps some that are done have been answered, and it cannot be told which.
+    """
+    begun = [step for step in steps if not step.is_done]
+    recalled = steps if asked >= len(steps) else begun[:asked]
+    return [step for step in recalled if step.is_done or step.operation.kind not in _REPEATABLE]
+
+
+def _operation(kind: int, node: int, arguments: bytes) -> Operation:
+    """Return an operation whose arguments fit into a step: long ones are named by their checksum."""
+    if len(arguments) > _ARGUMENTS_MAX:
+        arguments = hashlib.sha256(arguments).digest()
+    return Operation(kind, node, arguments)
