@@ -18,13 +18,17 @@ POLL_S = 0.05
 LOST = frozenset({"ENOTCONN", "ECONNABORTED"})
 
 
-def watcher(name: str = "app", volume: str = "books", sub_path: str = "", **fields: Any) -> Json:
-    """Return a container that watches a volume at /books all the time and creates files in its inbox."""
-    where = {"subPath": sub_path} if sub_path else {}
-    inbox = "" if sub_path else f"/books/{INBOX}"
-    file = POEM_FILE if not sub_path else fields.pop("file")
-    text = POEM if not sub_path else fields.pop("text")
-    mounts = [mount(volume, "/books", **where)]
+def watcher(
+    name: str = "app",
+    volume: str = "books",
+    *,
+    file: str = POEM_FILE,
+    text: str = POEM,
+    inbox: str = f"/books/{INBOX}",
+    **fields: Any,
+) -> Json:
+    """Return a container that watches a volume at /books all the time and creates files in its inbox, "" for none."""
+    mounts = [mount(volume, "/books")]
     return program(name, WATCH, "/books", file, text, inbox, volumeMounts=mounts, **fields)
 
 
