@@ -3,15 +3,27 @@
 import os
 
 from sidemount.host import mount_api
+from sidemount.model.errors import BadMessage
 from sidemount.model.mountinfo import Mount, layers_at, parse_mountinfo
 
 _ROUNDS_MAX = 8
 
 
 def read_mount_table() -> tuple[Mount, ...]:
-    """Return every mount that this process sees."""
+    """Return every mount that this process sees. A line that cannot be understood is left out: it is none of ours."""
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape", newline="\n") as file:
-        return parse_mountinfo(file.read())
+        text = file.read()
+    try:
+        return parse_mountinfo(text)
+    except BadMessage:
+        return tuple(mount for line in text.split("\n") if line for mount in _parse_leniently(line))
+
+
+def _parse_leniently(line: str) -> tuple[Mount, ...]:
+    try:
+        return parse_mountinfo(line)
+    except BadMessage:
+        return ()
 
 
 def mount_id_of(descriptor: int) -> int:

@@ -1,39 +1,26 @@
 """Keeps one volume: carries out what the session machine decides, and tells it what happened."""
 
-import os
-import stat
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
-from sidemount.host.fuse_mount import (
-    FuseConnection,
-    MountPlan,
-    is_connection_gone,
-    is_init,
-    open_connection,
-)
-from sidemount.host.handover import Adopted, Bye, Heartbeat, Message, Ready, Refusal, Serve, Stopping
+from sidemount.host.fuse_mount import MountPlan, open_connection
+from sidemount.host.handover import Bye, Heartbeat, Message, Ready, Refusal, Stopping
 from sidemount.host.jobs import Jobs, Outcome
 from sidemount.host.logs import log
 from sidemount.host.loop import Timer
-from sidemount.host.mount_table import connection_of
 from sidemount.host.session import Action, Event, Phase, begin, step
-from sidemount.host.volume_daemon import Daemon, DaemonEvents, is_daemon
+from sidemount.host.volume_daemon import Daemon, is_daemon
 from sidemount.host.volume_gate import Gate, Introduction, Peer
 from sidemount.host.volume_places import VolumePlaces
 from sidemount.host.volume_probe import ProbeDesk
+from sidemount.host.volume_reception import Reception
 from sidemount.host.volume_show import ShowEvents, cancel_show, show
 from sidemount.host.volume_state import Surroundings, VolumeState
 from sidemount.host.volume_upkeep import Upkeep
 from sidemount.model.errors import HostFailure
 from sidemount.model.mountinfo import Mount
 from sidemount.model.mountspec import KeeperMount
-
-_FUSE_DEVICE = os.makedev(10, 229)
-_HEARTBEATS_PER_SILENCE = 4
-_HEARTBEAT_MS = (200, 1000)
 
 
 class VolumeKeeper:
@@ -66,7 +53,6 @@ class VolumeKeeper:
             session=session,
             number=found.minor if found is not None else None,
         )
-        self._candidate: Introduction | None = None
         self._events: deque[tuple[Event, bool]] = deque()
         self._is_handling = False
         self._deadline: Timer | None = None
@@ -79,6 +65,7 @@ class VolumeKeeper:
             deadline_s=around.limits.probe_s,
             fresh_s=around.limits.probe_cache_s,
         )
+        self._reception = Reception(self.state, self._gate, self._reason)
         self._actions = self._action_table()
 
     # Events ------------------------------------------------------------------------------------------
@@ -119,7 +106,7 @@ class VolumeKeeper:
                 cause=event.value,
                 generation=self.state.session.generation,
             )
-            if self.state.session.phase is Phase.SERVING:
+            if self.state.session.phase in (Phase.STARTING, Phase.SERVING):
                 self.state.fault = ""
         is_same = (self.state.session.phase, self.state.session.failures) == (before.phase, before.failures)
         if not is_same or event is Event.DEADLINE:
@@ -142,18 +129,7 @@ class VolumeKeeper:
 
     def on_introduction(self, introduction: Introduction) -> None:
         """Take or refuse a daemon."""
-        self._candidate = introduction
-        able = introduction.hello.takeover
-        if introduction.hello.generation == 0:
-            self.handle(Event.CONNECTED, able=able)
-        elif self.state.daemon is not None and self.state.daemon.is_linked:
-            self._refuse(Refusal.BUSY, "another daemon serves the volume")
-        elif not self._is_our_connection(introduction):
-            self._refuse(Refusal.STALE, "the descriptor is not that of the mount that is there")
-        else:
-            self.handle(Event.HANDED_BACK, able=able)
-        if self._candidate is not None:
-            self._refuse(Refusal.BUSY, "the keeper is not ready for a daemon")
+        self._reception.introduce(introduction)
 
     def on_message(self, peer: Peer, message: Message) -> None:
         """Take a message of the daemon that serves."""
@@ -200,35 +176,17 @@ class VolumeKeeper:
         if self.state.session.phase is Phase.FLUSHING:
             self.handle(Event.GONE)
 
-    def _is_our_connection(self, introduction: Introduction) -> bool:
-        descriptor, hello = introduction.descriptor, introduction.hello
-        if descriptor is None:
-            return not self.state.spec.descriptor
-        status = os.fstat(descriptor)
-        if (
-            not stat.S_ISCHR(status.st_mode)
-            or status.st_rdev != _FUSE_DEVICE
-            or is_connection_gone(descriptor)
-        ):
-            return False
-        if self.state.spec.filesystem and not is_init(hello.init):
-            return False
-        number = connection_of(descriptor)
-        if number is not None and self.state.number is not None:
-            return number == self.state.number
-        return self.state.connection is None or hello.generation == self.state.session.generation
-
     # Actions -----------------------------------------------------------------------------------------
 
     def _action_table(self) -> Mapping[Action, Callable[[], None]]:
         return {
             Action.MAKE_CONNECTION: self._make_connection,
             Action.INSPECT_FOUND: self._upkeep.inspect,
-            Action.SERVE: self._serve,
-            Action.ACCEPT: self._accept,
-            Action.REFUSE_BUSY: lambda: self._refuse(Refusal.BUSY, self._reason()),
-            Action.REFUSE_STALE: lambda: self._refuse(Refusal.STALE, "no mount here needs that descriptor"),
-            Action.REFUSE_STOPPING: lambda: self._refuse(Refusal.STOPPING, "the pod is ending"),
+            Action.SERVE: self._reception.serve,
+            Action.ACCEPT: self._reception.accept,
+            Action.REFUSE_BUSY: lambda: self._reception.refuse(Refusal.BUSY, self._reason()),
+            Action.REFUSE_STALE: lambda: self._reception.refuse(Refusal.STALE, "no mount here needs that"),
+            Action.REFUSE_STOPPING: lambda: self._reception.refuse(Refusal.STOPPING, "the pod is ending"),
             Action.ATTACH: self._attach,
             Action.ABORT: self._abort,
             Action.KILL_DAEMON: self._kill_daemon,
@@ -265,49 +223,6 @@ class VolumeKeeper:
         self.state.number = self.state.connection.number
         self.handle(Event.MOUNTED)
 
-    def _serve(self) -> None:
-        connection = self.state.connection
-        introduction = self._take_candidate()
-        low, high = _HEARTBEAT_MS
-        serve = Serve(
-            spec=self.state.spec,
-            generation=self.state.session.generation,
-            continued=self.state.session.held,
-            init=b"" if connection is None else connection.init,
-            heartbeat_ms=max(low, min(high, self.state.spec.hung_after_s * 1000 // _HEARTBEATS_PER_SILENCE)),
-        )
-        self.state.log.info("daemon_connected", pid=introduction.peer.pid, generation=serve.generation)
-        self._employ(introduction)
-        if not introduction.peer.send(serve, None if connection is None else connection.device):
-            self.handle(Event.GONE)
-
-    def _accept(self) -> None:
-        introduction = self._take_candidate()
-        descriptor, hello = introduction.descriptor, introduction.hello
-        if self.state.daemon is None:
-            self.state.session = replace(self.state.session, generation=hello.generation)
-        if descriptor is not None and self.state.connection is None:
-            self.state.connection = FuseConnection(descriptor, -1, hello.init)
-        elif descriptor is not None:
-            os.close(descriptor)
-        self.state.log.info("daemon_came_back", pid=introduction.peer.pid, generation=hello.generation)
-        if self.state.daemon is not None:
-            self.state.daemon.relink(introduction)
-        else:
-            self._employ(introduction)
-        introduction.peer.send(Adopted(generation=hello.generation))
-
-    def _employ(self, introduction: Introduction) -> None:
-        events = DaemonEvents(
-            gone=lambda: self.handle(Event.GONE),
-            unkillable=lambda: self.handle(
-                Event.UNKILLABLE, fault="the hung daemon cannot be killed from here"
-            ),
-        )
-        self.state.daemon = Daemon(
-            self.state.around.loop, self._gate, introduction, self.state.spec.hung_after_s, events
-        )
-
     def _attach(self) -> None:
         events = ShowEvents(anchored=self._anchored, done=self._shown)
         try:
@@ -320,7 +235,7 @@ class VolumeKeeper:
                 events,
             )
         except (HostFailure, OSError) as error:
-            if self.state.session.held and self.state.connection is not None:
+            if self.state.connection is not None and self.state.connection.mount < 0:
                 self.handle(Event.LOST, fault=str(error))
             else:
                 self.handle(Event.ATTACH_FAILED, fault=str(error))
@@ -391,19 +306,6 @@ class VolumeKeeper:
         self._gate.close()
 
     # Helpers -----------------------------------------------------------------------------------------
-
-    def _take_candidate(self) -> Introduction:
-        candidate, self._candidate = self._candidate, None
-        if candidate is None:
-            raise AssertionError("no daemon has introduced itself")
-        return candidate
-
-    def _refuse(self, reason: Refusal, detail: str) -> None:
-        if self._candidate is not None:
-            self.state.log.info(
-                "daemon_refused", pid=self._candidate.peer.pid, reason=reason.value, detail=detail
-            )
-            self._gate.refuse(self._take_candidate(), reason, detail)
 
     def _missing(self) -> str:
         """Return what the mount table does not show, and have it shown again."""

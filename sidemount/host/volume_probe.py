@@ -10,6 +10,7 @@ from sidemount.host.volume_work import check_work
 
 READY = "ready"
 _KIND = "probe"
+_ASKING_MAX = 64
 
 
 class ProbeDesk:
@@ -35,6 +36,9 @@ class ProbeDesk:
             return
         if time.monotonic() - self._answered_at < self._fresh_s:
             self._reply(peer, self._answer)
+            return
+        if len(self._asking) >= _ASKING_MAX:
+            self._reply(peer, not_ready("too many probes at once"))
             return
         self._asking.append(peer)
         work = Work(run=check_work(self._places.all_paths), on_end=self._checked, deadline_s=self._deadline_s)

@@ -186,7 +186,9 @@ class Upkeep:
 
     def _check_orphan(self) -> None:
         state = self._state
-        if state.daemon is None and (state.number is None or state.waiting() is None):
+        if state.daemon is not None or state.around.control is None:
+            return
+        if state.number is None or state.waiting() is None:
             state.post(Event.DEAD)
 
     # Writing back ------------------------------------------------------------------------------------
