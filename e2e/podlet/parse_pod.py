@@ -48,7 +48,6 @@ def parse_pod(manifest: object) -> Pod:
     top.close()
     name = _name(meta)
     security = _pod_security(spec.part("securityContext"))
-    account = spec.text("serviceAccountName", "") or "default"
     volumes = [parse_volume(entry) for entry in spec.children("volumes")]
     has_token = spec.optional_flag("automountServiceAccountToken") is not False
     if has_token:
@@ -61,7 +60,7 @@ def parse_pod(manifest: object) -> Pod:
         uid=_uid(meta),
         labels=meta.pairs("labels"),
         annotations=meta.pairs("annotations"),
-        service_account=account,
+        service_account=spec.text("serviceAccountName", "") or "default",
         containers=tuple(map(_with_token, containers)) if has_token else containers,
         volumes=tuple(volumes),
         restart_policy=spec.choice("restartPolicy", ("Always", "OnFailure", "Never"), "Always"),
