@@ -20,7 +20,14 @@ REVIEW = make_review(make_pod())
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[RunningServer]:
-    with running_server(tmp_path, ["--lame-duck-seconds", "1", "--grace-seconds", "6"]) as started:
+    with running_server(tmp_path, ["--lame-duck-seconds", "1", "--grace-seconds", "20"]) as started:
+        yield started
+
+
+@pytest.fixture
+def patient(tmp_path: Path) -> Iterator[RunningServer]:
+    """A server with so long a lame-duck period that no machine is too slow for what a test does in it."""
+    with running_server(tmp_path, ["--lame-duck-seconds", "20", "--grace-seconds", "30"]) as started:
         yield started
 
 
@@ -35,40 +42,42 @@ def _is_ready(server: RunningServer) -> bool:
 
 
 def _begin(server: RunningServer, number: int = signal.SIGTERM) -> float:
-    """Send the signal and return when it was noticed."""
+    """Send the signal, wait until it is noticed, and return when it was sent."""
     server.signal(number)
-    eventually(lambda: not _is_ready(server), "it is not ready any more", 1.0)
-    return time.monotonic()
+    began = time.monotonic()
+    eventually(lambda: not _is_ready(server), "it is not ready any more", 5.0)
+    return began
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_readiness_goes_at_once_and_late_connections_are_served(server: RunningServer, number: int) -> None:
+def test_readiness_goes_at_once_and_late_connections_are_served(patient: RunningServer, number: int) -> None:
     """k/k#127335: endpoints and callers notice later than we do."""
-    with _client(server) as kept:
+    with _client(patient) as kept:
         assert kept.ask(post(REVIEW)) is not None
-        _begin(server, number)
+        _begin(patient, number)
         response = kept.ask(post(REVIEW))
         assert response is not None
         assert response.status == 200
         assert response.headers["connection"] == "close"
         assert kept.is_closed_by_peer()
-        with _client(server) as late:
+        with _client(patient) as late:
             response = late.ask(get("/readyz"), "GET")
             assert response is not None
             assert response.status == 503
             assert "draining" in response.text
-        with _client(server) as late:
+        with _client(patient) as late:
             response = late.ask(post(REVIEW, "/mutate", "X-Other: way"))
             assert response is not None
             assert response.status == 200
             assert response.headers["connection"] == "close"
-        with _client(server) as late:
+        with _client(patient) as late:
             response = late.ask(get("/healthz"), "GET")
             assert response is not None
             assert response.status == 200, "it lives"
-    assert server.wait() == 0
+    patient.signal(number)
+    assert patient.wait() == 0
     with pytest.raises(OSError):  # noqa: PT011 - refused or reset
-        _client(server)
+        _client(patient)
 
 
 @pytest.mark.parametrize("more", [(), ("X-Other: way",)], ids=["plain", "general"])
@@ -79,7 +88,7 @@ def test_a_request_in_flight_is_answered_after_listening_ended(
     with _client(server) as slow:
         slow.send(content[:-5])
         began = _begin(server)
-        eventually(lambda: not _accepts(server), "it listens no more", 3.0)
+        eventually(lambda: not _accepts(server), "it listens no more")
         assert time.monotonic() - began >= 0.9, "the lame-duck period was cut short"
         response = slow.ask(content[-5:])
         assert response is not None
@@ -102,7 +111,7 @@ def test_idle_connections_hold_nothing_up(server: RunningServer) -> None:
         assert client.ask(post(REVIEW)) is not None
     began = _begin(server)
     assert server.wait() == 0
-    assert time.monotonic() - began < 4.0
+    assert time.monotonic() - began < 10.0, "long before the grace period"
     assert all(client.is_closed_by_peer() for client in clients)
     for client in clients:
         client.close()
@@ -117,20 +126,17 @@ def test_a_client_that_never_finishes_ends_with_the_grace_period(tmp_path: Path)
         began = time.monotonic()
         server.signal()
         assert server.wait() == 1
-        assert 1.2 < time.monotonic() - began < 4.0
+        assert 1.4 < time.monotonic() - began < 10.0
         assert '"clean": false' in server.log.read_text()
 
 
-def test_a_second_signal_shortens_it(tmp_path: Path) -> None:
-    with (
-        running_server(tmp_path, ["--lame-duck-seconds", "20", "--grace-seconds", "20"]) as server,
-        _client(server) as stuck,
-    ):
+def test_a_second_signal_shortens_it(patient: RunningServer) -> None:
+    with _client(patient) as stuck:
         stuck.send(post(REVIEW)[:-5])
-        began = _begin(server)
-        server.signal()
-        server.wait()
-        assert time.monotonic() - began < 5.0
+        began = _begin(patient)
+        patient.signal()
+        patient.wait()
+        assert time.monotonic() - began < 15.0, "the lame-duck period alone is longer"
 
 
 def test_a_drain_says_what_it_does_and_loses_no_log_line(server: RunningServer) -> None:
@@ -195,26 +201,26 @@ class Pool:
 
 def test_a_rolling_restart_under_load_loses_no_call(tmp_path: Path) -> None:
     """J#714, k/k#127335, openchoreo#3723: every call is answered while each replica is replaced in turn."""
-    arguments = ["--lame-duck-seconds", "1.5", "--grace-seconds", "10"]
+    arguments = ["--lame-duck-seconds", "4", "--grace-seconds", "20"]
     servers = [_started(tmp_path / name, arguments) for name in ("one", "two")]
     pool = Pool(list(servers), workers=6)
     try:
         for turn in range(2):
             leaving = servers.pop(0)
             leaving.signal()
-            eventually(lambda server=leaving: not _is_ready(server), "it is not ready", 1.0)  # type: ignore[misc]
-            _await_calls(pool, 50)  # the endpoint is still in use for a while
+            eventually(lambda server=leaving: not _is_ready(server), "it is not ready", 3.0)  # type: ignore[misc]
+            _await_calls(pool, 20)  # the endpoint is still in use for a while
             pool.use(list(servers))
             assert leaving.wait() == 0
             servers.append(_started(tmp_path / f"new-{turn}", arguments))
             pool.use(list(servers))
-            _await_calls(pool, 50)
+            _await_calls(pool, 20)
     finally:
         pool.stop()
         for server in servers:
             server.kill()
     assert pool.failures == []
-    assert pool.answered > 300
+    assert pool.answered > 80
 
 
 def _started(directory: Path, arguments: list[str]) -> RunningServer:

@@ -91,13 +91,13 @@ def test_a_body_that_does_not_come_is_answered_before_the_caller_gives_up(
     """The API server says how long it waits: ?timeout=."""
     with _client(server) as client:
         began = time.monotonic()
-        client.send(post(make_review(make_pod()), "/mutate?timeout=1s", *more)[:-10])
+        client.send(post(make_review(make_pod()), "/mutate?timeout=2s", *more)[:-10])
         response = client.read()
         elapsed = time.monotonic() - began
         assert response is not None
         assert response.status == 408
         assert response.headers["connection"] == "close"
-        assert 0.8 <= elapsed < 1.0
+        assert 1.7 <= elapsed < 2.0
     assert _is_alive(server)
 
 
@@ -221,10 +221,10 @@ def test_a_large_review_that_takes_too_long_is_given_up_in_time(
     monkeypatch.setitem(server_module._JUDGES, "mutate", stuck)
     with _client(server) as client:
         began = time.monotonic()
-        response = client.ask(post(make_review(make_pod()).ljust(300_000), "/mutate?timeout=1s"))
+        response = client.ask(post(make_review(make_pod()).ljust(300_000), "/mutate?timeout=2s"))
         assert response is not None
         assert response.status == 504
-        assert time.monotonic() - began < 1.0
+        assert time.monotonic() - began < 2.0
     release.set()
     assert _is_alive(server)
 
