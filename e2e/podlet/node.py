@@ -4,6 +4,7 @@ Started by the client as `python -m e2e.podlet.node FD` beneath unshare(1). When
 reason, every process and every mount of the node ends with it.
 """
 
+import contextlib
 import os
 import shutil
 import signal
@@ -58,6 +59,14 @@ class Node:
         """Serve until the client is gone."""
         for message in self._wire.messages():
             threading.Thread(target=self._answer, args=(message,), daemon=True).start()
+
+    def abandon(self) -> None:
+        """Kill every container and remove the cgroups: the client is gone and nobody else will."""
+        if self._context is not None:
+            top = cgroups.top_name(self._context.node_id)
+            with contextlib.suppress(OSError):  # what hangs now dies with the node
+                cgroups.kill_all(top)
+                cgroups.remove(top)
 
     def _answer(self, message: Message) -> None:
         answer: Message = {"id": message["id"]}
@@ -190,7 +199,9 @@ def main() -> None:
             wire.send({"id": 0, "error": [NodeFailure.__name__, f"this machine cannot be a node: {error}"]})
             return
         wire.send({"id": 0, "result": None})
-        Node(wire, exits).serve()
+        node = Node(wire, exits)
+        node.serve()
+        node.abandon()
     os._exit(0)  # threads that wait on a hung mount must not keep the node alive
 
 

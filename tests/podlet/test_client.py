@@ -1,5 +1,6 @@
 """The Python API, and what happens to the machine when a node dies."""
 
+import json
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 from e2e.podlet.client import Podlet
 from e2e.podlet.errors import NodeFailure, NotInTime, PodletError, PodRefused
 from tests.podlet.conftest import MakeNode
+from tests.podlet.eventually import eventually
 from tests.podlet.pods import container, pod, task
 
 pytestmark = pytest.mark.root
@@ -92,20 +94,20 @@ def test_a_node_that_dies_takes_everything_along(node: Podlet) -> None:
 
 def test_a_client_that_dies_takes_its_node_along(busybox: Path, tmp_path: Path) -> None:
     script = (
-        "import os, sys\n"
+        "import json, os, sys\n"
         "from pathlib import Path\n"
         "from e2e.podlet.client import Podlet\n"
         "node = Podlet(Path(sys.argv[1]), images={'busybox': Path(sys.argv[2])}).__enter__()\n"
+        "node.run(json.loads(sys.argv[3])).wait_ready(20)\n"
         "print(node.process_id, node.node_id, flush=True)\n"
         "os.kill(os.getpid(), 9)\n"
     )
-    argv = [sys.executable, "-c", script, str(tmp_path), str(busybox)]
+    manifest = json.dumps(pod(task("app", "trap '' TERM; sleep 600")))
+    argv = [sys.executable, "-c", script, str(tmp_path), str(busybox), manifest]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=30)
-    node = int(done.stdout.split()[0])
-    deadline = time.monotonic() + 10
-    while Path(f"/proc/{node}").exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not Path(f"/proc/{node}").exists()
+    process, node = done.stdout.split()
+    eventually(lambda: not Path(f"/proc/{process}").exists(), 10)
+    assert not list(Path("/sys/fs/cgroup").glob(f"**/*{node}*"))
 
 
 def test_two_nodes_live_side_by_side(make_node: MakeNode) -> None:
