@@ -1,14 +1,18 @@
 """The `sidemount` command: one table of commands, one boundary for errors."""
 
 import argparse
+import io
 import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from sidemount.commands import classes, demo, doctor, explain, inject
-from sidemount.commands.output import EXIT_BAD_INPUT, complain
-from sidemount.model.errors import VolumeError
+from sidemount.commands.output import EXIT_BAD_INPUT, EXIT_FAILED, complain
+from sidemount.model.errors import HostFailure, VolumeError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +59,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.add_arguments(
             commands.add_parser(name, help=command.summary, description=f"{command.summary.capitalize()}.")
         )
+    _prepare_streams()
     parsed = parser.parse_args(arguments)
+    if sys.stdout is None:
+        complain(parsed.command, HostFailure("standard output is closed"))
+        return EXIT_FAILED
     try:
         code = _COMMANDS[parsed.command].run(parsed)
         sys.stdout.flush()
@@ -63,11 +71,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
         complain(parsed.command, error)
         return EXIT_BAD_INPUT
     except BrokenPipeError:  # the reader, such as head, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 0
     except KeyboardInterrupt:
         return 130
+    except OSError as error:
+        _drop_output()
+        which = f"{error.filename}: " if error.filename else ""
+        complain(parsed.command, HostFailure(f"{which}{error.strerror or error}"))
+        return EXIT_FAILED
+    except Exception as error:
+        complain(parsed.command, HostFailure(f"a fault of ours: {type(error).__name__}{_where(error)}"))
+        return EXIT_FAILED
     return code
+
+
+def _prepare_streams() -> None:
+    """Make the streams fit to print to: a closed one for errors takes nothing, and manifests are UTF-8 whatever the locale."""
+    if sys.stderr is None:  # print() would write to standard output instead
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - for the life of the process
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
+
+
+def _drop_output() -> None:
+    """Send what is still buffered nowhere: Python would fail on it again as it ends."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _where(error: Exception) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    return f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
 
 
 if __name__ == "__main__":

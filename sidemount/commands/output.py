@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from sidemount.model.errors import Faults, VolumeError
+from sidemount.model.yamltext import is_read_as_text
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -38,6 +39,9 @@ def as_json(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False)
 
 
+_LINE_BREAKS = frozenset("\x85\u2028\u2029")
+
+
 class _Dumper(yaml.SafeDumper):
     """Indents lists as people write manifests, and shows no aliases."""
 
@@ -46,7 +50,13 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    style = "|" if "\n" in text.rstrip("\n") else None
+    style = None
+    if not _LINE_BREAKS.isdisjoint(text):
+        style = '"'  # the emitter would fold them
+    elif "\n" in text.rstrip("\n"):
+        style = "|"
+    elif not is_read_as_text(text):
+        style = "'"  # such as y and 1e3, which are text to the emitter and not to kubectl
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 

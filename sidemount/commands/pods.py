@@ -9,8 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sidemount.model.errors import HostFailure, InvalidRequest
-from sidemount.model.names import INJECT_ANNOTATION, VOLUME_ANNOTATION_PREFIX, VOLUMES_ANNOTATION
+from sidemount.model.errors import HostFailure, InvalidRequest, shown
+from sidemount.model.names import (
+    INJECT_ANNOTATION,
+    VOLUME_ANNOTATION_PREFIX,
+    VOLUMES_ANNOTATION,
+    label_fault,
+)
 from sidemount.model.yamltext import parse_documents
 
 _TEMPLATES: Mapping[str, tuple[str, ...]] = {
@@ -60,7 +65,7 @@ class PodPlace:
 def read_documents(file: str) -> tuple[dict[str, Any], ...]:
     """Return the objects of a manifest file (`-` is standard input), lists expanded. Raises VolumeError."""
     try:
-        raw = sys.stdin.buffer.read(_SIZE_MAX + 1) if file == "-" else Path(file).read_bytes()
+        raw = _read(file)
     except OSError as error:
         raise HostFailure(
             f"{file}: {error.strerror}",
@@ -81,12 +86,25 @@ def read_documents(file: str) -> tuple[dict[str, Any], ...]:
     return objects
 
 
+def _read(file: str) -> bytes:
+    """Return a file's bytes, one more than allowed at most: it may be a pipe, or a device that never ends."""
+    if file != "-":
+        with Path(file).open("rb") as opened:
+            return opened.read(_SIZE_MAX + 1)
+    if sys.stdin is None:
+        raise InvalidRequest("standard input is closed", hint="name a manifest file")
+    return sys.stdin.buffer.read(_SIZE_MAX + 1)
+
+
 def find_pod(document: dict[str, Any], namespace: str) -> PodPlace | None:
     """Return where the document's pod is, None for a kind that has none.
 
     `namespace` is the one asked for on the command line, "" if none. Raises InvalidRequest when it contradicts the manifest's or the
     template is not there.
     """
+    why = label_fault(namespace) if namespace else ""
+    if why:
+        raise InvalidRequest(f"-n {shown(namespace)} is no namespace: it {why}")
     path = _TEMPLATES.get(str(document.get("kind")))
     if path is None:
         return None
@@ -184,8 +202,15 @@ def _expanded(documents: tuple[Any, ...], file: str) -> Iterator[dict[str, Any]]
     for number, document in enumerate(documents, 1):
         if not isinstance(document, dict) or not document.get("kind"):
             raise InvalidRequest(f"{file}: document {number} is no Kubernetes object: it has no kind")
-        if str(document["kind"]).endswith("List") and isinstance(document.get("items"), list):
-            yield from _expanded(tuple(document["items"]), file)
+        kind = str(document["kind"])
+        if kind.endswith("List") and isinstance(document.get("items"), list):
+            # Items of a typed list need not say their kind.
+            implied = {"apiVersion": document.get("apiVersion"), "kind": kind.removesuffix("List")}
+            items = (
+                {**implied, **item} if kind != "List" and isinstance(item, dict) else item
+                for item in document["items"]
+            )
+            yield from _expanded(tuple(items), file)
         else:
             yield document
 

@@ -64,6 +64,13 @@ def parse_documents(text: str) -> tuple[Any, ...]:
     return tuple(document for document in documents if document is not None)
 
 
+def is_read_as_text(text: str) -> bool:
+    """Tell whether kubectl reads an unquoted scalar as this very text, not as a number, boolean or null."""
+    if len(text) > _NUMBER_MAX:
+        return not (_KUBECTL_INT.match(text) or _KUBECTL_FLOAT.match(text.replace("_", "")))
+    return isinstance(_kubectl_scalar(text), str)
+
+
 class _Builder:
     """Builds values from the parser's events, one collection deep per call."""
 

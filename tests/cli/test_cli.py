@@ -2,13 +2,20 @@
 
 import io
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sidemount.cli import main
+from sidemount.commands import classes
+from sidemount.commands.output import as_yaml
+from sidemount.model.yamltext import parse_documents
 
 POD: dict[str, Any] = {
     "apiVersion": "v1",
@@ -270,3 +277,96 @@ def test_doctor_reports_json(capsys: pytest.CaptureFixture[str]) -> None:
         "crun",
     } <= {finding["topic"] for finding in found["findings"]}
     assert all(finding["found"] for finding in found["findings"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "y",
+        "N",
+        "on",
+        "1e3",
+        "12e03",
+        "0o17",
+        "0644",
+        "-.5",
+        "1_0",
+        "~",
+        "2001-01-01",
+        "1" * 50 + "e1",
+        "a\x85b",
+    ],
+)
+def test_kubectl_reads_every_text_of_the_output_as_text(text: str) -> None:
+    assert parse_documents(as_yaml([{"value": text, text: 1}])) == ({"value": text, text: 1},)
+    assert "!!" not in as_yaml([{"value": text}])
+
+
+@given(st.text(st.characters(exclude_categories=("Cs", "Cc"))))
+def test_any_printable_text_comes_back_from_the_output(text: str) -> None:
+    assert parse_documents(as_yaml([{"value": text}])) == ({"value": text},)
+
+
+def _shell(command: str, **env: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        ["/bin/sh", "-c", command.replace("sidemount", f"{sys.executable} -m sidemount.cli")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={"PATH": "/usr/bin:/bin", **env},
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "said"),
+    [
+        pytest.param("sidemount classes >&-", 1, "standard output is closed", id="stdout-closed"),
+        pytest.param("sidemount classes >/dev/full", 1, "No space left on device", id="disk-full"),
+        pytest.param("sidemount explain -f - <&-", 2, "standard input is closed", id="stdin-closed"),
+        pytest.param("sidemount explain -f /dev/zero", 2, "is larger than", id="endless-file"),
+    ],
+)
+def test_streams_that_are_closed_full_or_endless_are_one_line(command: str, code: int, said: str) -> None:
+    done = _shell(command)
+    assert done.returncode == code
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_warnings_never_land_in_the_manifest_when_standard_error_is_closed(manifest: Path) -> None:
+    manifest.write_text(json.dumps(POD | {"metadata": POD["metadata"] | {"name": "é"}}))
+    done = _shell(f"sidemount inject -f {manifest} 2>&-", PYTHONIOENCODING="ascii")
+    assert done.returncode == 0
+    assert parse_documents(done.stdout)[0]["metadata"]["name"] == "é"
+
+
+def test_a_fault_of_ours_is_a_line_and_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: object) -> str:
+        raise ZeroDivisionError("secret")
+
+    monkeypatch.setattr(classes, "_row", fail)
+    assert main(["classes"]) == 1
+    said = capsys.readouterr().err
+    assert "ZeroDivisionError at test_cli.py:" in said
+    assert "secret" not in said
+
+
+def test_items_of_a_typed_list_need_not_say_their_kind(
+    manifest: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pod = {key: value for key, value in POD.items() if key not in ("apiVersion", "kind")}
+    manifest.write_text(json.dumps({"apiVersion": "v1", "kind": "PodList", "items": [pod]}))
+    assert main(["explain", "-f", str(manifest)]) == 0
+    assert "Pod/trainer" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("namespace", ["\udcff", "a b", "A", "x" * 64, "a\x1b[31m"])
+def test_n_that_is_no_namespace_is_bad_input(
+    namespace: str, manifest: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest.write_text(json.dumps(POD))
+    assert main(["explain", "-f", str(manifest), "-n", namespace]) == 2
+    assert "is no namespace" in capsys.readouterr().err
