@@ -3,7 +3,7 @@
 import contextlib
 import os
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import trio
@@ -13,6 +13,9 @@ from sidecar.directory.root import explain_root_error, open_root
 from sidecar.directory.settings import DirectorySettings, parse_settings
 from sidecar.directory.store import Store
 from sidecar.protocol import FilesystemOperations, ProtocolSettings
+from sidecar.takeover.holder import DescriptorHolder
+from sidecar.takeover.memory import Memory
+from sidecar.takeover.state import begin_state, resume_state
 from sidemount.model.errors import HostFailure, Unsupported
 from sidemount.model.mountspec import MountSpec
 
@@ -24,14 +27,30 @@ _SHARE_FOR_DIRECTORIES = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Succession:
+    """How a daemon comes to serve. `resume`: a predecessor has served the same connection, and left its state.
+
+    `holder` keeps files without a name; `held` is what it has kept for the predecessor: descriptors of ours, by node.
+    """
+
+    resume: bool
+    holder: DescriptorHolder
+    held: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """Where a daemon finds what its volume needs, and how it runs what waits."""
+    """Where a daemon finds what its volume needs, and how it runs what waits.
+
+    Without a `succession` nothing is kept in `state_dir`, and the connection ends with the daemon.
+    """
 
     source: str
     secrets: str
     cache: str
     state_dir: str
     in_thread: InThread
+    succession: Succession | None
 
 
 def build_operations(
@@ -42,11 +61,13 @@ def build_operations(
     cache: str,
     state_dir: str,
     in_thread: InThread | None = None,
+    succession: Succession | None = None,
 ) -> FilesystemOperations:
     """Return what serves a volume. Sets the process up for it: no umask, as many descriptors as it may have.
 
-    `in_thread` belongs to the runtime that pyfuse3 runs on (default: trio). Raises InvalidRequest for wrong options,
-    Unsupported for an unknown filesystem, HostFailure if the source cannot be opened.
+    `in_thread` belongs to the runtime that pyfuse3 runs on (default: trio). With a `succession`, the runtime must run
+    the operations' `errands`. Raises InvalidRequest for wrong options, Unsupported for an unknown filesystem, HostFailure if the source
+    cannot be opened or the state cannot be kept, BadMessage if it cannot be read.
     """
     build = FILESYSTEMS.get(spec.filesystem)
     if build is None:
@@ -62,6 +83,7 @@ def build_operations(
         cache=cache,
         state_dir=state_dir,
         in_thread=in_thread or in_trio_thread,
+        succession=succession,
     )
     return build(spec, surroundings)
 
@@ -74,16 +96,26 @@ def _directory(spec: MountSpec, surroundings: Surroundings) -> FilesystemOperati
     except OSError as error:
         message, hint = explain_root_error(error, settings.source, settings.sub_path)
         raise HostFailure(f"volume {spec.volume}: {message}", errno=error.errno or 0, hint=hint) from error
-    return directory_operations(store, settings, surroundings.in_thread)
+    return directory_operations(store, settings, surroundings.in_thread, open_memory(surroundings))
+
+
+def open_memory(surroundings: Surroundings) -> Memory:
+    """Return where a filesystem keeps what a successor needs. Raises BadMessage, OperationPending, HostFailure."""
+    succession = surroundings.succession
+    if succession is None:
+        return Memory()
+    if succession.resume:
+        return resume_state(surroundings.state_dir, succession.holder, succession.held)
+    return begin_state(surroundings.state_dir, succession.holder)
 
 
 def directory_operations(
-    store: Store, settings: DirectorySettings, in_thread: InThread
+    store: Store, settings: DirectorySettings, in_thread: InThread, memory: Memory | None = None
 ) -> FilesystemOperations:
     """Return what serves a store as a `directory` volume."""
     directories_open = min(_MOST_DIRECTORIES_OPEN, raise_descriptor_limit() // _SHARE_FOR_DIRECTORIES)
     return FilesystemOperations(
-        DirectoryFilesystem(store, settings, in_thread, directories_open),
+        DirectoryFilesystem(store, settings, in_thread, directories_open, memory),
         ProtocolSettings(
             read_only=settings.read_only,
             attribute_timeout_s=settings.attribute_timeout_s,

@@ -19,7 +19,10 @@ from typing import Any, TypeVar
 
 import pyfuse3
 
+from sidecar.takeover.errand import Errands
+
 T = TypeVar("T")
+_ERRAND_MS = 1
 
 
 class ClosedResourceError(Exception):
@@ -49,7 +52,8 @@ class _Task:
 class PollRuntime:
     """Runs pyfuse3's workers. Stands in for the modules `trio`, `trio.lowlevel` and `trio.from_thread`.
 
-    `threads` bounds how many slow operations run at once.
+    `threads` bounds how many slow operations run at once. `errands` are run before every read, when all that handlers have
+    returned has been answered (see `sidecar.takeover.errand`).
     """
 
     ClosedResourceError = ClosedResourceError
@@ -57,6 +61,7 @@ class PollRuntime:
     def __init__(self, threads: int = 16) -> None:
         self.lowlevel = self
         self.from_thread = self
+        self.errands: Errands = deque()
         self._ready: deque[_Task] = deque()
         self._finished: deque[_Task] = deque()  # by other threads; append and popleft are atomic
         self._locks: list[_ReadLock] = []
@@ -124,18 +129,31 @@ class PollRuntime:
             self._polled = fd
         if self._ready:  # whoever a thread has woken goes first, or load would starve it
             await self.pause()
+        idle = False
         while True:
             if self._closing:
                 raise ClosedResourceError
             readable = False
-            for descriptor, _ in self._poller.poll(0 if self._ready else None):
+            wait_ms = self._run_errands(idle)
+            found = self._poller.poll(0 if self._ready else wait_ms)
+            idle = not found and not self._ready
+            for descriptor, _ in found:
                 if descriptor == fd:
                     readable = True
                 else:
                     self._collect()
             if readable:
                 return
-            await self.pause()
+            if not idle:
+                await self.pause()
+
+    def _run_errands(self, idle: bool) -> int | None:
+        """Run what is due, and return how long a poll may wait before it is due again."""
+        for _ in range(len(self.errands)):
+            errand = self.errands.popleft()
+            if errand(idle):
+                self.errands.append(errand)
+        return _ERRAND_MS if self.errands else None
 
     async def pause(self) -> None:
         """Let every other ready task run once."""

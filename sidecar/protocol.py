@@ -26,6 +26,8 @@ from sidecar.protocol_filesystem import (
     OperationAbsent,
     VirtualFilesystem,
 )
+from sidecar.takeover.drain import Drained
+from sidecar.takeover.errand import Errands
 
 _LOG = logging.getLogger(__name__)
 _DOTS = (b".", b"..")
@@ -93,6 +95,8 @@ class FilesystemOperations(pyfuse3.Operations):
         self.on_init: Callable[[], None] = _nothing
         self.init_error: Exception | None = None
         self.errnos = ErrnoTable()
+        self.memory = filesystem.memory
+        self.memory.kernel_knows = kernel_knows
         self._filesystem = filesystem
         self._entries = EntryRenderer(
             attribute_timeout_s=settings.attribute_timeout_s, entry_timeout_s=settings.entry_timeout_s
@@ -105,6 +109,20 @@ class FilesystemOperations(pyfuse3.Operations):
         except Exception as error:
             self.init_error = error
             _LOG.critical("init_failed", exc_info=error)
+
+    @property
+    def errands(self) -> Errands:
+        """What the serving thread has to do before it reads each request."""
+        return self.memory.errands
+
+    @property
+    def state_id(self) -> str:
+        """The id of what a successor could resume, "" if there is nothing."""
+        return self.memory.state_id
+
+    def resume(self, drained: Drained) -> None:
+        """Be ready for what the kernel asks again, after a predecessor has died. Before INIT is played back."""
+        self._filesystem.resume(drained)
 
     def stacktrace(self) -> None:
         """Do nothing: nobody may have our stacks written to the log by setting an attribute."""
@@ -366,6 +384,15 @@ def _distrust_attributes(inode: int) -> None:
     """
     with contextlib.suppress(OSError):
         pyfuse3.invalidate_inode(inode, attr_only=True)
+
+
+def kernel_knows(inode: int) -> bool:
+    """Tell whether the kernel has an inode, by having it ask for its attributes again: that fails if there is none."""
+    try:
+        pyfuse3.invalidate_inode(inode, attr_only=True)
+    except OSError as error:
+        return error.errno != errno.ENOENT
+    return True
 
 
 def _nothing() -> None:

@@ -9,6 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from sidecar.takeover.drain import Drained
+from sidecar.takeover.memory import Memory
+
 ROOT = 1  # the kernel's own id of a mount's root
 
 
@@ -110,6 +113,15 @@ A node of 0 lists the name alone: only the inode number and the file type of the
 
 class VirtualFilesystem(Protocol):
     """One volume's files. Names are single path components of any bytes but NUL and slash."""
+
+    @property
+    def memory(self) -> Memory:
+        """Where it keeps what a successor needs."""
+        ...
+
+    def resume(self, drained: Drained) -> None:
+        """Be ready for what the kernel asks again, after a predecessor has died."""
+        ...
 
     async def lookup(self, parent: int, name: bytes) -> Entry:
         """Find a name."""

@@ -4,13 +4,15 @@ import errno
 import os
 
 from sidecar.directory import ownership
-from sidecar.directory.handles import OpenFile, OpenFiles
+from sidecar.directory.handles import OpenFile, OpenFiles, Traits
 from sidecar.directory.nodes import Node, NodeTable
 from sidecar.directory.reach import Reach
 from sidecar.directory.settings import PageCache
 from sidecar.directory.status import REGULAR, Found, is_settled, kind_of
 from sidecar.directory.store import Store
 from sidecar.protocol_filesystem import Caller, Opened
+from sidecar.takeover import operation
+from sidecar.takeover.journal import Journal
 
 
 class Content:
@@ -24,6 +26,7 @@ class Content:
         files: OpenFiles,
         page_cache: PageCache,
         writeback: bool,
+        journal: Journal,
     ) -> None:
         self._store = store
         self._nodes = nodes
@@ -31,6 +34,8 @@ class Content:
         self._files = files
         self._page_cache = page_cache
         self._writeback = writeback
+        self._journal = journal
+        files.reopen = self._reopen
         self._buffer = memoryview(bytearray(1 << 20))
         self._tells_cached = not store.is_remote
 
@@ -39,20 +44,23 @@ class Content:
         node = self._nodes[node_id]
         if kind_of(node.identity) != REGULAR:
             raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))  # special files are the kernel's own
-        if self._writeback and flags & os.O_ACCMODE == os.O_WRONLY:
-            flags = flags & ~os.O_ACCMODE | os.O_RDWR  # the kernel reads what it fills pages up with
-        with self._reach.object(node) as held:
-            fd = self._store.open(held, flags)
-        try:
-            if flags & os.O_TRUNC:
-                self._store.set_size(fd, 0)
-                if caller.uid != 0:
-                    ownership.drop_privileges(self._store, fd)
-            found = self._store.status(fd, b"")
-        except BaseException:
-            os.close(fd)
-            raise
-        handle = self._files.add(OpenFile(node, fd, flags, drops_privileges=caller.uid != 0))
+        with self._journal.step(*operation.open_file(node_id, flags)) as step:
+            if self._writeback and flags & os.O_ACCMODE == os.O_WRONLY:
+                flags = flags & ~os.O_ACCMODE | os.O_RDWR  # the kernel reads what it fills pages up with
+            with self._reach.object(node) as held:
+                fd = self._store.open(held, flags)
+            try:
+                if flags & os.O_TRUNC:
+                    self._store.set_size(fd, 0)
+                    if caller.uid != 0:
+                        ownership.drop_privileges(self._store, fd)
+                found = self._store.status(fd, b"")
+                step.intend()
+                handle = self._files.add(OpenFile(node, fd, flags, drops_privileges=caller.uid != 0), step)
+            except BaseException:
+                os.close(fd)
+                raise
+            step.done()
         return self._opened(handle, node, found)
 
     def created(self, handle: int) -> Opened:
@@ -139,6 +147,13 @@ class Content:
         file = self._files.remove(handle)
         if file is not None:
             file.descriptor.retire()
+
+    def _reopen(self, node_id: int, traits: Traits) -> OpenFile:
+        """Open what a predecessor had open: the very file, whatever has become of its name."""
+        node = self._nodes[node_id]
+        with self._reach.object(node) as held:
+            fd = self._store.open(held, traits.flags)
+        return OpenFile(node, fd, traits.flags, drops_privileges=traits.drops_privileges)
 
     def _opened(self, handle: int, node: Node, found: Found) -> Opened:
         changed_ns = found.attributes.ctime_ns

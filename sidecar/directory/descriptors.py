@@ -8,6 +8,7 @@ until they are forgotten, because nothing else leads to them.
 import os
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from types import TracebackType
 
 from sidecar.protocol_filesystem import ROOT
@@ -76,6 +77,12 @@ class Descriptors:
                 descriptor = self._nameless.get(node)
             return None if descriptor is None else descriptor.borrow()
 
+    def borrow_nameless(self, node: int) -> Descriptor | None:
+        """Return the descriptor of a node that has lost its last name for one use, if one is open."""
+        with self._mutex:
+            descriptor = self._nameless.get(node)
+            return None if descriptor is None else descriptor.borrow()
+
     def keep_directory(self, node: int, fd: int) -> Descriptor:
         """Keep a directory open and return its descriptor for one use."""
         descriptor = Descriptor(fd).borrow()
@@ -114,13 +121,14 @@ class Descriptors:
             descriptor.retire()
         return bool(old)
 
-    def shed_nameless(self) -> bool:
+    def shed_nameless(self, spared: Callable[[int], bool] = lambda node: False) -> bool:
         """Let go of files without a name, so that the store can use their space. Return whether there was any.
 
-        Those that are open stay reachable through what is open of them. The root has no name either, and stays.
+        The root has no name either, and stays.
         """
         with self._mutex:
-            old = [self._nameless.pop(node) for node in list(self._nameless) if node != ROOT]
+            shed = [node for node in self._nameless if node != ROOT and not spared(node)]
+            old = [self._nameless.pop(node) for node in shed]
         for descriptor in old:
             descriptor.retire()
         return bool(old)

@@ -12,12 +12,14 @@ from typing import Any, Protocol, TypeVar
 
 from sidecar.directory.content import Content
 from sidecar.directory.descriptors import Descriptors
-from sidecar.directory.handles import OpenFiles
+from sidecar.directory.handles import OpenFiles, parse_traits
 from sidecar.directory.listing import Directories
 from sidecar.directory.metadata import Metadata
+from sidecar.directory.nameless import Nameless
 from sidecar.directory.namespace import Namespace
 from sidecar.directory.nodes import NodeTable
 from sidecar.directory.reach import Reach
+from sidecar.directory.removal import Removal
 from sidecar.directory.root import open_root
 from sidecar.directory.settings import DirectorySettings, Storage
 from sidecar.directory.store import Store
@@ -32,6 +34,10 @@ from sidecar.protocol_filesystem import (
     OperationAbsent,
     Statistics,
 )
+from sidecar.takeover.drain import Drained
+from sidecar.takeover.journal import Step
+from sidecar.takeover.memory import Inheritance, Memory
+from sidemount.model.errors import HostFailure
 
 T = TypeVar("T")
 
@@ -50,7 +56,12 @@ class DirectoryFilesystem:
     """One volume of the filesystem `directory`. Source of the interface: `sidecar.protocol_filesystem.VirtualFilesystem`."""
 
     def __init__(
-        self, store: Store, settings: DirectorySettings, in_thread: InThread, directories_open: int
+        self,
+        store: Store,
+        settings: DirectorySettings,
+        in_thread: InThread,
+        directories_open: int,
+        memory: Memory | None = None,
     ) -> None:
         self._store = store
         self._settings = settings
@@ -58,15 +69,36 @@ class DirectoryFilesystem:
         self._is_remote = settings.storage is Storage.REMOTE or (
             settings.storage is Storage.AUTO and store.is_remote
         )
+        self.memory = memory = memory or Memory()
+        journal, errands = memory.journal, memory.errands
         self.descriptors = Descriptors(directories_open)
         self.descriptors.keep_nameless(ROOT, store.root)
-        self.nodes = NodeTable(store.status(store.root, b"").identity, self.descriptors.discard)
-        self.files = OpenFiles()
+        self.nodes = NodeTable(
+            store.status(store.root, b"").identity, lambda node: self._nameless.discard(node), memory.ledger
+        )
+        self.files = OpenFiles(memory.handles)
+        self._nameless = Nameless(self.nodes, self.files, self.descriptors, memory.holder, errands)
         reach = Reach(store, self.nodes, self.files, self.descriptors)
-        self._namespace = Namespace(store, self.nodes, reach, self.files, self.descriptors)
-        self._metadata = Metadata(store, self.nodes, reach, self.files)
-        self._content = Content(store, self.nodes, reach, self.files, settings.page_cache, settings.writeback)
-        self.directories = Directories(store, self.nodes, reach)
+        self._namespace = Namespace(store, self.nodes, reach, self.files, journal)
+        self._removal = Removal(store, self.nodes, reach, self._nameless, journal)
+        self._metadata = Metadata(store, self.nodes, reach, self.files, journal)
+        self._content = Content(
+            store, self.nodes, reach, self.files, settings.page_cache, settings.writeback, journal
+        )
+        self.directories = Directories(store, self.nodes, reach, journal, memory.handles)
+        memory.ledger.follow(self.nodes)
+        journal.in_threads = self._is_remote
+        journal.untold = self._close_untold
+        if memory.inheritance is None:
+            memory.ledger.node(self.nodes.root)
+        else:
+            self._inherit(memory.inheritance)
+
+    def resume(self, drained: Drained) -> None:
+        """Be ready for what the kernel asks again: what a predecessor has done of it is not to be done twice."""
+        self.memory.journal.resume(drained.operations)
+        for node, count in drained.forgets:
+            self.nodes.forget(node, count)
 
     async def lookup(self, parent: int, name: bytes) -> Entry:
         """Find a name."""
@@ -107,15 +139,15 @@ class DirectoryFilesystem:
 
     async def unlink(self, parent: int, name: bytes) -> None:
         """Remove a name that is not a directory's."""
-        await self._run(self._namespace.unlink, parent, name)
+        await self._run(self._removal.unlink, parent, name)
 
     async def rmdir(self, parent: int, name: bytes) -> None:
         """Remove an empty directory."""
-        await self._run(self._namespace.rmdir, parent, name)
+        await self._run(self._removal.rmdir, parent, name)
 
     async def rename(self, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int) -> None:
         """Rename."""
-        await self._run(self._namespace.rename, parent, name, new_parent, new_name, flags)
+        await self._run(self._removal.rename, parent, name, new_parent, new_name, flags)
 
     async def open(self, node: int, flags: int, caller: Caller) -> Opened:
         """Open a regular file."""
@@ -201,7 +233,7 @@ class DirectoryFilesystem:
         """Run an operation where it belongs, and once more if it failed for want of something that could be freed."""
         try:
             if self._is_remote:
-                return await self._in_thread(operation, *args)
+                return await self._run_in_thread(operation, *args)
             return operation(*args)
         except OSError as error:
             if error.errno in _ROOT_LOST:
@@ -209,8 +241,41 @@ class DirectoryFilesystem:
             if not self._make_room(error.errno):
                 raise
         if self._is_remote:
-            return await self._in_thread(operation, *args)
+            return await self._run_in_thread(operation, *args)
         return operation(*args)
+
+    async def _run_in_thread(self, operation: Callable[..., T], *args: Any) -> T:
+        journal = self.memory.journal
+
+        def run() -> tuple[T, list[Step]]:
+            return operation(*args), journal.take_finished()
+
+        result, steps = await self._in_thread(run)
+        journal.answer(steps)
+        return result
+
+    def _inherit(self, inheritance: Inheritance) -> None:
+        root = inheritance.nodes.nodes.get(ROOT)
+        if root is None or root[0] != self.nodes.root.identity:
+            raise HostFailure(
+                f"source {self._settings.source}: its root is not the directory that a predecessor has served",
+                errno=errno.ESTALE,
+                hint="the volume is mounted afresh",
+            )
+        self.nodes.restore(inheritance.nodes, inheritance.leftovers)
+        for handle, (node, number) in inheritance.handles.items():
+            traits = parse_traits(number)
+            if node not in self.nodes.all:
+                self.memory.handles.closed(handle)
+            elif traits.is_directory:
+                self.directories.handles.inherit(handle, node, traits)
+            else:
+                self.files.inherit(handle, node, traits)
+        self._nameless.restore(inheritance.held)
+
+    def _close_untold(self, handle: int) -> None:
+        self._content.release(handle)
+        self.directories.releasedir(handle)
 
     def _write(self, handle: int, offset: int, content: bytes) -> int:
         try:
@@ -226,7 +291,7 @@ class DirectoryFilesystem:
             case errno.EMFILE | errno.ENFILE:
                 return self.descriptors.shed_directories()
             case errno.ENOSPC | errno.EDQUOT:
-                return self.descriptors.shed_nameless()
+                return self._nameless.shed()
         return False
 
     def _find_root_again(self) -> None:

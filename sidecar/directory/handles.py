@@ -1,17 +1,34 @@
-"""Open files and directories, by handle. Handles come from one counter and are never used again."""
+"""Open files and directories, by handle. What a predecessor had open is opened again when it is first used."""
 
 import errno
-import itertools
 import os
 import threading
-from typing import Generic, TypeVar
+from collections import Counter
+from collections.abc import Callable
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from sidecar.directory.descriptors import Descriptor
 from sidecar.directory.nodes import Node
+from sidecar.takeover.handle_ledger import HandleLedger
+from sidecar.takeover.journal import Step
 
-T = TypeVar("T")
+DIRECTORY_TRAITS = _IS_DIRECTORY = 1 << 32
+_DROPS_PRIVILEGES = 1 << 33
+_FLAGS = (1 << 32) - 1
 
-_counter = itertools.count(1)  # of the process: file and directory handles never share a number
+
+class Openable(Protocol):
+    """What handles stand for."""
+
+    @property
+    def node(self) -> Node:
+        """The file."""
+        ...
+
+    @property
+    def traits(self) -> int:
+        """All that a successor needs to open it again."""
+        ...
 
 
 class OpenFile:
@@ -21,61 +38,125 @@ class OpenFile:
     writes wait for the disk (O_SYNC, O_DSYNC).
     """
 
-    __slots__ = ("descriptor", "drops_privileges", "fd", "node", "waits", "writable")
+    __slots__ = ("descriptor", "drops_privileges", "fd", "flags", "node", "waits", "writable")
 
     def __init__(self, node: Node, fd: int, flags: int, *, drops_privileges: bool) -> None:
         self.node = node
         self.fd = fd
+        self.flags = flags
         self.descriptor = Descriptor(fd)
         self.writable = flags & os.O_ACCMODE != os.O_RDONLY
         self.waits = bool(flags & os.O_DSYNC)  # a bit of O_SYNC, too
         self.drops_privileges = drops_privileges
 
+    @property
+    def traits(self) -> int:
+        """Flags of open(2), and whether it drops privileges."""
+        return self.flags & _FLAGS | (_DROPS_PRIVILEGES if self.drops_privileges else 0)
+
+
+class Traits(NamedTuple):
+    """What a successor needs to open a handle again: `flags` are those of open(2)."""
+
+    is_directory: bool
+    flags: int
+    drops_privileges: bool
+
+
+def parse_traits(traits: int) -> Traits:
+    """Return what traits say."""
+    return Traits(bool(traits & _IS_DIRECTORY), traits & _FLAGS, bool(traits & _DROPS_PRIVILEGES))
+
+
+T = TypeVar("T", bound=Openable)
+
 
 class HandleTable(Generic[T]):
-    """What is open, by handle. Safe to use from several threads."""
+    """What is open, by handle. Safe to use from several threads.
 
-    def __init__(self) -> None:
+    `reopen` makes what an inherited handle, one of a predecessor, stands for; it raises OSError.
+    """
+
+    def __init__(self, ledger: HandleLedger) -> None:
+        self.reopen: Callable[[int, Traits], T]
+        self._ledger = ledger
         self._open: dict[int, T] = {}
+        self._inherited: dict[int, tuple[int, Traits]] = {}
+        self._reopening = threading.Lock()
 
     def __len__(self) -> int:
-        return len(self._open)
+        return len(self._open) + len(self._inherited)
 
     def __getitem__(self, handle: int) -> T:
         """Return what a handle stands for. EBADF if nothing."""
-        try:
-            return self._open[handle]
-        except KeyError:
-            raise OSError(errno.EBADF, os.strerror(errno.EBADF)) from None
+        what = self._open.get(handle)
+        return self._take_up(handle) if what is None else what
 
-    def add(self, what: T) -> int:
-        """Return a new handle."""
-        handle = next(_counter)
+    def inherit(self, handle: int, node: int, traits: Traits) -> None:
+        """Have a handle that a predecessor has given out."""
+        self._inherited[handle] = (node, traits)
+
+    def add(self, what: T, step: Step) -> int:
+        """Return a new handle, which is noted in `step` first."""
+        handle = self._ledger.opened(what.node.id, what.traits, step)
         self._open[handle] = what
         return handle
 
     def remove(self, handle: int) -> T | None:
-        """Return what a handle stood for, None if it was none."""
+        """Return what a handle stood for, None if it was none or was not used in this life."""
+        self._ledger.closed(handle)
+        self._inherited.pop(handle, None)
         return self._open.pop(handle, None)
+
+    def _take_up(self, handle: int) -> T:
+        """Open an inherited handle again; it stays inherited if that fails."""
+        with self._reopening:
+            if handle in self._open:
+                return self._open[handle]
+            if handle not in self._inherited:
+                raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+            what = self.reopen(*self._inherited[handle])
+            self._enter(handle, what)
+            del self._inherited[handle]
+            return what
+
+    def _enter(self, handle: int, what: T) -> None:
+        self._open[handle] = what
 
 
 class OpenFiles(HandleTable[OpenFile]):
     """Open files, also by node: a file that has lost its name can still be reached through one of them."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, ledger: HandleLedger) -> None:
+        super().__init__(ledger)
         self._lock = threading.Lock()
         self._by_node: dict[int, list[OpenFile]] = {}
+        self._inherited_of: Counter[int] = Counter()
 
-    def add(self, what: OpenFile) -> int:
-        """Return a new handle."""
+    def is_open(self, node: int) -> bool:
+        """Tell whether there is any handle of a node."""
+        return node in self._by_node or node in self._inherited_of
+
+    def inherit(self, handle: int, node: int, traits: Traits) -> None:
+        """Have a handle that a predecessor has given out."""
+        with self._lock:
+            self._inherited_of[node] += 1
+            super().inherit(handle, node, traits)
+
+    def add(self, what: OpenFile, step: Step) -> int:
+        """Return a new handle, which is noted in `step` first."""
         with self._lock:
             self._by_node.setdefault(what.node.id, []).append(what)
-            return super().add(what)
+            return super().add(what, step)
 
     def remove(self, handle: int) -> OpenFile | None:
-        """Return the file a handle stood for, None if it was none. Its descriptor is still to be retired."""
+        """Return the file a handle stood for, None if it was none or was not used in this life.
+
+        Its descriptor is still to be retired.
+        """
         with self._lock:
+            if handle in self._inherited:
+                self._disinherit(self._inherited[handle][0])
             what = super().remove(handle)
             if what is not None:
                 siblings = self._by_node[what.node.id]
@@ -89,3 +170,14 @@ class OpenFiles(HandleTable[OpenFile]):
         with self._lock:
             siblings = self._by_node.get(node)
             return siblings[0].descriptor.borrow() if siblings else None
+
+    def _enter(self, handle: int, what: OpenFile) -> None:
+        with self._lock:
+            self._by_node.setdefault(what.node.id, []).append(what)
+            super()._enter(handle, what)
+            self._disinherit(what.node.id)
+
+    def _disinherit(self, node: int) -> None:
+        self._inherited_of[node] -= 1
+        if not self._inherited_of[node]:
+            del self._inherited_of[node]

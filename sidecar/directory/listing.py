@@ -9,17 +9,22 @@ import os
 import threading
 from collections import deque
 
-from sidecar.directory.handles import HandleTable
+from sidecar.directory.handles import DIRECTORY_TRAITS, HandleTable, Traits
 from sidecar.directory.nodes import Node, NodeTable
 from sidecar.directory.reach import Reach
 from sidecar.directory.store import Listed, Store
 from sidecar.protocol_filesystem import Attributes, Emit
+from sidecar.takeover.handle_ledger import HandleLedger
+from sidecar.takeover.journal import Journal
+from sidecar.takeover.operation import OPENDIR
 
 _DOTS = (b".", b"..")
 
 
 class Listing:
     """An open directory. Entries already read wait in `_ahead`; `_at` is the position of the first of them."""
+
+    traits = DIRECTORY_TRAITS
 
     def __init__(self, store: Store, node: Node, fd: int) -> None:
         self.node = node
@@ -50,21 +55,27 @@ class Listing:
 class Directories:
     """The operations on open directories of one volume."""
 
-    def __init__(self, store: Store, nodes: NodeTable, reach: Reach) -> None:
+    def __init__(
+        self, store: Store, nodes: NodeTable, reach: Reach, journal: Journal, ledger: HandleLedger
+    ) -> None:
         self._store = store
         self._nodes = nodes
         self._reach = reach
-        self._open: HandleTable[Listing] = HandleTable()
+        self._journal = journal
+        self.handles: HandleTable[Listing] = HandleTable(ledger)
+        self.handles.reopen = self._reopen
 
     def __len__(self) -> int:
-        return len(self._open)
+        return len(self.handles)
 
     def opendir(self, node: int) -> int:
         """Open a directory and return its handle."""
-        what = self._nodes[node]
-        with self._reach.directory(what) as directory:
-            fd = self._store.open_listing(directory)
-        return self._open.add(Listing(self._store, what, fd))
+        with self._journal.step(OPENDIR, node, b"") as step:
+            listing = self._open(self._nodes[node])
+            step.intend()
+            handle = self.handles.add(listing, step)
+            step.done()
+            return handle
 
     def readdir(self, handle: int, position: int, emit: Emit) -> None:
         """Emit entries from a position on.
@@ -72,7 +83,7 @@ class Directories:
         After the first one, an error only ends this answer: entries that were emitted count as looked up, and an error would
         keep them from the kernel. It comes again with the next call, as the first thing then.
         """
-        listing = self._open[handle]
+        listing = self.handles[handle]
         emitted = False
         with listing.lock:
             listing.seek(position)
@@ -90,13 +101,20 @@ class Directories:
 
     def fsyncdir(self, handle: int, datasync: bool) -> None:
         """Make a directory's entries durable."""
-        self._store.sync(self._open[handle].fd, datasync)
+        self._store.sync(self.handles[handle].fd, datasync)
 
     def releasedir(self, handle: int) -> None:
         """Close a directory. A handle of an earlier life of the daemon is no error."""
-        listing = self._open.remove(handle)
+        listing = self.handles.remove(handle)
         if listing is not None:
             os.close(listing.fd)
+
+    def _reopen(self, node: int, _: Traits) -> Listing:
+        return self._open(self._nodes[node])
+
+    def _open(self, node: Node) -> Listing:
+        with self._reach.directory(node) as directory:
+            return Listing(self._store, node, self._store.open_listing(directory))
 
     def _emit(self, above: Node, directory: int, listed: Listed, emit: Emit) -> bool | None:
         """Emit one entry. Return whether there was room for it, None if the name is gone meanwhile."""

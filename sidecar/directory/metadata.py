@@ -10,6 +10,8 @@ from sidecar.directory.nodes import NodeTable
 from sidecar.directory.reach import Reach
 from sidecar.directory.store import Store
 from sidecar.protocol_filesystem import Attributes, Caller, Changes
+from sidecar.takeover.journal import Journal
+from sidecar.takeover.operation import REMOVEXATTR, SETXATTR
 
 _ACLS = frozenset({b"system.posix_acl_access", b"system.posix_acl_default"})
 
@@ -17,11 +19,14 @@ _ACLS = frozenset({b"system.posix_acl_access", b"system.posix_acl_default"})
 class Metadata:
     """The operations on what a file is, apart from its names and its content."""
 
-    def __init__(self, store: Store, nodes: NodeTable, reach: Reach, files: OpenFiles) -> None:
+    def __init__(
+        self, store: Store, nodes: NodeTable, reach: Reach, files: OpenFiles, journal: Journal
+    ) -> None:
         self._store = store
         self._nodes = nodes
         self._reach = reach
         self._files = files
+        self._journal = journal
 
     def getattr(self, node: int) -> Attributes:
         """Return a node's attributes."""
@@ -54,8 +59,11 @@ class Metadata:
         """Return an extended attribute.
 
         A store without ACLs answers EOPNOTSUPP for them, which the kernel would take for a failed permission check; it
-        has to be told that there are none.
+        has to be told that there are none. An attribute that a predecessor has just set with XATTR_CREATE does not exist until
+        that is done again: pyfuse3 asks before it sets.
         """
+        if self._journal.is_recalled(SETXATTR, node, name):
+            raise OSError(errno.ENODATA, os.strerror(errno.ENODATA))
         with self._reach.object(self._nodes[node]) as fd:
             try:
                 return self._store.getxattr(fd, name)
@@ -66,9 +74,11 @@ class Metadata:
 
     def setxattr(self, node: int, name: bytes, value: bytes, caller: Caller) -> None:
         """Set an extended attribute."""
-        with self._reach.object(self._nodes[node]) as fd:
+        with self._journal.step(SETXATTR, node, name) as step, self._reach.object(self._nodes[node]) as fd:
+            step.intend()
             self._store.setxattr(fd, name, value)
             ownership.drop_group_id_after_acl(self._store, fd, name, caller)
+            step.done()
 
     def listxattr(self, node: int) -> list[bytes]:
         """Return the names of the extended attributes."""
@@ -77,8 +87,23 @@ class Metadata:
 
     def removexattr(self, node: int, name: bytes) -> None:
         """Remove an extended attribute."""
-        with self._reach.object(self._nodes[node]) as fd:
+        with self._journal.step(REMOVEXATTR, node, name) as step, self._reach.object(self._nodes[node]) as fd:
+            if step.is_done or (step.is_recalled and not self._has_xattr(fd, name)):
+                step.done()
+                return
+            if self._journal.is_kept and self._has_xattr(fd, name):
+                step.intend()  # without it, the end of an attribute that never was would pass for ours
             self._store.removexattr(fd, name)
+            step.done()
+
+    def _has_xattr(self, fd: int, name: bytes) -> bool:
+        try:
+            self._store.getxattr(fd, name)
+        except OSError as error:
+            if error.errno == errno.ENODATA:
+                return False
+            raise
+        return True
 
     def _object(self, node: int, handle: int | None) -> Descriptor:
         if handle is None:

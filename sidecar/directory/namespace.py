@@ -1,32 +1,37 @@
-"""Names: finding, making, removing and renaming them, with the node table kept in step."""
+"""Names: finding and making them, with the node table kept in step. Removing and renaming them: `sidecar.directory.removal`."""
 
 import contextlib
-import errno
 import os
 import stat
+from collections.abc import Callable
 
 from sidecar.directory import ownership
-from sidecar.directory.descriptors import Descriptors
 from sidecar.directory.handles import OpenFile, OpenFiles
+from sidecar.directory.names import single
 from sidecar.directory.nodes import Node, NodeTable
 from sidecar.directory.reach import Reach, stale
-from sidecar.directory.status import DIRECTORY, Found, kind_of
+from sidecar.directory.status import REGULAR, Found, birth_ns_of, kind_of
 from sidecar.directory.store import Store
-from sidecar.directory.syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE
 from sidecar.protocol_filesystem import Caller, Entry
+from sidecar.takeover import operation
+from sidecar.takeover.journal import Journal, Step
+from sidecar.takeover.operation import CREATE, MKDIR, MKNOD, SYMLINK
 
 
 class Namespace:
-    """The operations on names of one volume. Each is one step: after an error nothing has changed."""
+    """The operations that find or make names. Each is one step: after an error nothing has changed.
+
+    A step that is recalled is one that a predecessor began, and whose caller still waits: see `sidecar.takeover.journal`.
+    """
 
     def __init__(
-        self, store: Store, nodes: NodeTable, reach: Reach, files: OpenFiles, descriptors: Descriptors
+        self, store: Store, nodes: NodeTable, reach: Reach, files: OpenFiles, journal: Journal
     ) -> None:
         self._store = store
         self._nodes = nodes
         self._reach = reach
         self._files = files
-        self._descriptors = descriptors
+        self._journal = journal
 
     def lookup(self, parent: int, name: bytes) -> Entry:
         """Find a name. "." and ".." lead to a node itself and above it, never above the root."""
@@ -36,43 +41,49 @@ class Namespace:
         if name == b"..":
             return self._again(above.parent or self._nodes.root)
         with self._reach.directory(above) as directory:
-            found = self._store.status(directory, _single(name))
+            found = self._store.status(directory, single(name))
         return self._admit(found, above, name)
 
     def mknod(self, parent: int, name: bytes, mode: int, rdev: int, caller: Caller) -> Entry:
         """Make a regular or special file."""
-        above = self._nodes[parent]
-        with self._reach.directory(above) as directory:
-            since_ns = self._store.now_ns()
-            self._store.mknod(directory, _single(name), mode, rdev)
-            found = self._give(directory, name, mode, since_ns, caller)
-        return self._admit(found, above, name)
+
+        def make(directory: int) -> None:
+            self._store.mknod(directory, name, mode, rdev)
+
+        return self._make(MKNOD, parent, name, mode, caller, make)
 
     def mkdir(self, parent: int, name: bytes, mode: int, caller: Caller) -> Entry:
         """Make a directory."""
-        above = self._nodes[parent]
-        with self._reach.directory(above) as directory:
-            since_ns = self._store.now_ns()
-            self._store.mkdir(directory, _single(name), mode)
-            found = self._give(directory, name, stat.S_IFDIR | mode & 0o1777, since_ns, caller)
-        return self._admit(found, above, name)
+
+        def make(directory: int) -> None:
+            self._store.mkdir(directory, name, mode)
+
+        return self._make(MKDIR, parent, name, stat.S_IFDIR | mode & 0o1777, caller, make)
 
     def symlink(self, parent: int, name: bytes, target: bytes, caller: Caller) -> Entry:
         """Make a symbolic link."""
-        above = self._nodes[parent]
-        with self._reach.directory(above) as directory:
-            since_ns = self._store.now_ns()
-            self._store.symlink(directory, _single(name), target)
-            found = self._give(directory, name, stat.S_IFLNK, since_ns, caller)
-        return self._admit(found, above, name)
+
+        def make(directory: int) -> None:
+            self._store.symlink(directory, name, target)
+
+        return self._make(SYMLINK, parent, name, stat.S_IFLNK, caller, make)
 
     def link(self, node: int, parent: int, name: bytes) -> Entry:
         """Give a node one more name."""
-        above = self._nodes[parent]
-        with self._reach.object(self._nodes[node]) as fd, self._reach.directory(above) as directory:
-            self._store.link(fd, directory, _single(name))
-            found = self._store.status(fd, b"")
-        return self._admit(found, above, name)
+        what, above = self._nodes[node], self._nodes[parent]
+        with (
+            self._journal.step(*operation.link(node, parent, single(name))) as step,
+            self._reach.object(what) as fd,
+            self._reach.directory(above) as directory,
+        ):
+            if step.is_done:
+                return self._same_answer(what)
+            if not (step.is_recalled and self._store.identity(directory, name) == what.identity):
+                step.intend()
+                self._store.link(fd, directory, name)
+            entry = self._admit(self._store.status(fd, b""), above, name)
+            step.done(entry.node)
+            return entry
 
     def create(self, parent: int, name: bytes, mode: int, flags: int, caller: Caller) -> tuple[int, Entry]:
         """Make a regular file and open it; return handle and entry.
@@ -81,78 +92,74 @@ class Namespace:
         the kernel can tell whether this caller may open that file.
         """
         above = self._nodes[parent]
-        with self._reach.directory(above) as directory:
-            try:
-                fd = self._store.create(directory, _single(name), flags, mode)
-            except FileExistsError:
-                if flags & os.O_EXCL:
-                    raise
-                raise stale() from None
+        with (
+            self._journal.step(CREATE, parent, single(name)) as step,
+            self._reach.directory(above) as directory,
+        ):
+            fd = self._created_before(step, directory, name, flags, caller) if step.is_recalled else None
+            if fd is None:
+                step.intend(since_ns=self._store.now_ns())
+                fd = self._create(directory, name, flags, mode)
             try:
                 found = ownership.give(self._store, fd, directory, mode, caller)
             except BaseException:
                 os.close(fd)
                 self._store.unlink(directory, name)
                 raise
-        entry = self._admit(found, above, name)
-        file = OpenFile(self._nodes[entry.node], fd, flags, drops_privileges=caller.uid != 0)
-        return self._files.add(file), entry
+            node = self._nodes[step.node] if step.is_done else self._admitted(found, above, name)
+            file = OpenFile(node, fd, flags, drops_privileges=caller.uid != 0)
+            handle = self._files.add(file, step)
+            step.done(node.id)
+            return handle, Entry(node.id, node.tell(found))
 
-    def unlink(self, parent: int, name: bytes) -> None:
-        """Remove a name that is not a directory's."""
+    def _make(
+        self,
+        kind: int,
+        parent: int,
+        name: bytes,
+        mode: int,
+        caller: Caller,
+        make: Callable[[int], None],
+    ) -> Entry:
         above = self._nodes[parent]
-        with self._reach.directory(above) as directory:
-            held, node = self._hold(directory, _single(name))
-            try:
-                self._store.unlink(directory, name)
-            except BaseException:
-                os.close(held)
-                raise
-        self._retire(node, above, name, held)
+        with (
+            self._journal.step(kind, parent, single(name)) as step,
+            self._reach.directory(above) as directory,
+        ):
+            if step.is_done:
+                return self._same_answer(self._nodes[step.node])
+            found = self._finish(step, directory, name, mode, caller) if step.is_recalled else None
+            if found is None:
+                since_ns = self._store.now_ns()
+                step.intend(since_ns=since_ns)
+                make(directory)
+                found = self._give(directory, name, mode, since_ns, caller)
+            entry = self._admit(found, above, name)
+            step.done(entry.node)
+            return entry
 
-    def rmdir(self, parent: int, name: bytes) -> None:
-        """Remove an empty directory."""
-        above = self._nodes[parent]
-        with self._reach.directory(above) as directory:
-            held, node = self._hold(directory, _single(name))
-            try:
-                self._store.rmdir(directory, name)
-            except BaseException:
-                os.close(held)
+    def _create(self, directory: int, name: bytes, flags: int, mode: int) -> int:
+        try:
+            return self._store.create(directory, name, flags, mode)
+        except FileExistsError:
+            if flags & os.O_EXCL:
                 raise
-        self._retire(node, above, name, held)
+            raise stale() from None
 
-    def rename(self, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int) -> None:
-        """Rename, with NOREPLACE or EXCHANGE; any other flag is EINVAL."""
-        if flags not in (0, RENAME_NOREPLACE, RENAME_EXCHANGE):
-            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-        old = (self._nodes[parent], _single(name))
-        new = (self._nodes[new_parent], _single(new_name))
-        with self._reach.directory(old[0]) as directory, self._reach.directory(new[0]) as new_directory:
-            moved = self._store.status(directory, name)
-            held, victim = self._hold_if_any(new_directory, new_name)
-            try:
-                with self._nodes.moving():
-                    self._store.rename(directory, name, new_directory, new_name, flags)
-                    self._relink(moved, victim, old, new, flags)
-            except BaseException:
-                if held is not None:
-                    os.close(held)
-                raise
-        if held is None:
-            return
-        if flags & RENAME_EXCHANGE or victim is None or victim is self._nodes.known(moved.identity):
-            os.close(held)  # renaming one name of a file to another of the same file does nothing
-        else:
-            self._retire(victim, *new, held)
+    def _admitted(self, found: Found, above: Node, name: bytes) -> Node:
+        return self._nodes.admit(found.identity, above, name, found.links)
 
     def _admit(self, found: Found, above: Node, name: bytes) -> Entry:
-        node = self._nodes.admit(found.identity, above, name, found.links)
+        node = self._admitted(found, above, name)
         return Entry(node.id, node.tell(found))
 
     def _again(self, node: Node) -> Entry:
         found = self._reach.status(node)
         return Entry(self._nodes.again(node).id, node.tell(found))
+
+    def _same_answer(self, node: Node) -> Entry:
+        """Return the entry that a predecessor has made and counted, and could not tell."""
+        return Entry(node.id, node.tell(self._reach.status(node)))
 
     def _give(self, directory: int, name: bytes, mode: int, since_ns: int, caller: Caller) -> Found:
         """Give away what was just made by name, or remove it again.
@@ -180,51 +187,51 @@ class Namespace:
                     remove(directory, name)
             raise
 
-    def _hold(self, directory: int, name: bytes) -> tuple[int, Node | None]:
-        """Hold open what a name is, and return its node if the kernel knows it."""
-        fd = self._store.pin(directory, name)
+    def _finish(self, step: Step, directory: int, name: bytes, mode: int, caller: Caller) -> Found | None:
+        """Give away what a predecessor has made by name; None if it has made nothing."""
+        fd = self._made_before(step, directory, name, stat.S_IFMT(mode) >> 12, caller)
+        if fd is None:
+            return None
         try:
-            return fd, self._nodes.known(self._store.status(fd, b"").identity)
+            return ownership.give(self._store, fd, directory, mode, caller)
+        finally:
+            os.close(fd)
+
+    def _created_before(
+        self, step: Step, directory: int, name: bytes, flags: int, caller: Caller
+    ) -> int | None:
+        """Open what a predecessor has created; None if it has not. The handle it had for it was never told."""
+        if step.handle:
+            self._files.remove(step.handle)
+        made = self._made_before(step, directory, name, REGULAR, caller)
+        if made is None:
+            return None
+        try:
+            return self._store.open(made, flags)
+        finally:
+            os.close(made)
+
+    def _made_before(self, step: Step, directory: int, name: bytes, kind: int, caller: Caller) -> int | None:
+        """Pin what a predecessor has made by name; None if there is nothing that it can have made."""
+        try:
+            fd = self._store.pin(directory, name)
+        except FileNotFoundError:
+            return None
+        try:
+            found = self._store.status(fd, b"")
+            if step.is_done:
+                is_made = found.identity == self._nodes[step.node].identity
+            else:
+                birth = birth_ns_of(found.identity)
+                is_made = (
+                    kind_of(found.identity) == kind
+                    and found.attributes.uid in (os.geteuid(), caller.uid)
+                    and (self._store.is_remote or birth == 0 or birth >= step.since_ns)
+                )
+            if is_made:
+                return fd
         except BaseException:
             os.close(fd)
             raise
-
-    def _hold_if_any(self, directory: int, name: bytes) -> tuple[int | None, Node | None]:
-        try:
-            return self._hold(directory, name)
-        except FileNotFoundError:
-            return None, None
-
-    def _retire(self, node: Node | None, above: Node, name: bytes, held: int) -> None:
-        """Take away the link that the store has lost. `held` keeps the file reachable if it was the last one known.
-
-        The one place that decides what becomes of a file which loses its name while somebody may still have it open.
-        """
-        if node is None or self._nodes.unlink(node, above, name) or not node.lookups:
-            os.close(held)
-        else:
-            self._descriptors.keep_nameless(node.id, held)
-
-    def _relink(
-        self,
-        moved: Found,
-        victim: Node | None,
-        old: tuple[Node, bytes],
-        new: tuple[Node, bytes],
-        flags: int,
-    ) -> None:
-        node = self._nodes.known(moved.identity)
-        if node is victim and node is not None:
-            return
-        if node is not None:
-            self._nodes.rename(node, old, new, moved.links)
-        if victim is not None and flags & RENAME_EXCHANGE:
-            links = 1 if kind_of(victim.identity) == DIRECTORY else len(self._nodes.links(victim)) + 1
-            self._nodes.rename(victim, new, old, links)
-
-
-def _single(name: bytes) -> bytes:
-    """Return a name if it is one: not a path, not a dot. The kernel never sends another."""
-    if b"/" in name or name in (b"", b".", b".."):
-        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-    return name
+        os.close(fd)
+        return None

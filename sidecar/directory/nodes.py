@@ -1,18 +1,22 @@
 """The files that the kernel knows, by node id.
 
-A node is stored as its links (parent node, name), so that a renamed directory is one change however much lies beneath it. Ids come from
-a counter and are never used again. A node lives as long as the kernel has looked it up more often than it forgot it, or as
-long as a living node hangs beneath it. Every change goes through the methods of `NodeTable`.
+A node is stored as its links (parent node, name), so that a renamed directory is one change however much lies beneath it. A node lives
+as long as the kernel has looked it up more often than it forgot it, or as long as a living node hangs beneath it. Every change goes
+through the methods of `NodeTable`, and is in its ledger before they return: a successor of this process finds the same nodes there.
 """
 
 import contextlib
 import errno
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from sidecar.directory.status import Found, is_settled
 from sidecar.protocol_filesystem import ROOT, Attributes
+from sidecar.takeover.layout import SLOT
+from sidecar.takeover.ledger import Ledger
+from sidecar.takeover.leftovers import Leftovers
+from sidecar.takeover.table import Table
 
 _LONGEST_MOVE_S = 30.0
 
@@ -25,14 +29,13 @@ class Node:
     with the attributes the kernel was last told, `opened_ns` that at the last open; 0 if there is none to be relied on.
     """
 
-    __slots__ = ("children", "id", "identity", "lookups", "name", "opened_ns", "parent", "told_ns")
+    __slots__ = ("children", "id", "identity", "name", "opened_ns", "parent", "told_ns")
 
     def __init__(self, node_id: int, identity: int, parent: "Node | None", name: bytes) -> None:
         self.id = node_id
         self.identity = identity
         self.parent = parent
         self.name = name
-        self.lookups = 0
         self.children = 0
         self.told_ns = 0
         self.opened_ns = 0
@@ -49,16 +52,41 @@ Link = tuple[Node, bytes]
 class NodeTable:
     """All nodes of one volume. Safe to use from several threads. `on_gone` is called with the id of every node that ends."""
 
-    def __init__(self, root_identity: int, on_gone: Callable[[int], None]) -> None:
+    def __init__(
+        self, root_identity: int, on_gone: Callable[[int], None], ledger: Ledger | None = None
+    ) -> None:
         self._settled = threading.Condition()  # its lock guards everything here
         self._on_gone = on_gone
+        self._ledger = ledger or Ledger()
         self.root = Node(ROOT, root_identity, None, b"")
         self._nodes = {ROOT: self.root}
         self._by_identity = {root_identity: self.root}
         self._more: dict[int, list[Link]] = {}  # further links of a node, oldest first
-        self._next_id = ROOT + 1
         self._moving = 0
         self.moves = 0  # grows with every link that is taken away
+        self._leftovers: Leftovers | None = None
+        self._own_from = 0  # the first id of this process
+
+    def restore(self, table: Table, leftovers: Leftovers) -> None:
+        """Have the nodes that a predecessor has left, with the counts that are in the ledger."""
+        with self._settled:
+            for node_id, (identity, _, name) in table.nodes.items():
+                if node_id != ROOT:
+                    self._nodes[node_id] = self._by_identity[identity] = Node(node_id, identity, None, name)
+            for node_id, (_, parent_id, _) in table.nodes.items():
+                parent = self._nodes.get(parent_id)
+                if parent is not None and node_id != ROOT:
+                    self._nodes[node_id].parent = parent
+                    parent.children += 1
+            for node_id, links in table.more.items():
+                known = [(self._nodes[parent], name) for parent, name in links if parent in self._nodes]
+                for parent, _ in known:
+                    parent.children += 1
+                self._more[node_id] = known
+            self._leftovers = leftovers
+            self._own_from = self._ledger.next_id
+            for node in list(self._nodes.values()):
+                self._collect(node)
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -69,6 +97,15 @@ class NodeTable:
         if node is None:
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
         return node
+
+    @property
+    def all(self) -> Mapping[int, Node]:
+        """All nodes by id."""
+        return self._nodes
+
+    def has_further_link(self, node: int, parent: int, name: bytes) -> bool:
+        """Tell whether a node has a link besides its first."""
+        return any((above.id, other) == (parent, name) for above, other in self._more.get(node, ()))
 
     def known(self, identity: int) -> Node | None:
         """Return the node of a file, if the kernel knows it."""
@@ -90,41 +127,52 @@ class NodeTable:
         with self._settled:
             node = self._by_identity.get(identity)
             if node is None:
-                node = Node(self._next_id, identity, parent, name)
-                self._next_id += 1
+                node = Node(self._ledger.new_id(), identity, parent, name)
                 parent.children += 1
                 self._nodes[node.id] = node
                 self._by_identity[identity] = node
-            elif node is not self.root:
-                self._add_link(node, parent, name, links)
-            node.lookups += 1
+                self._ledger.node(node)
+                if self._leftovers is not None:
+                    self._give_up_leftover(self._leftovers)
+            elif node is not self.root and self._add_link(node, parent, name, links):
+                self._ledger.node(node)
+            self._ledger.lookups[node.id & SLOT] += 1
             return node
 
     def again(self, node: Node) -> Node:
         """Return a node that is known by other means than a link, with one lookup more."""
         with self._settled:
-            node.lookups += 1
+            self._ledger.lookups[node.id & SLOT] += 1
             return node
+
+    def lookups(self, node: Node) -> int:
+        """Return how often the kernel has looked a node up and not forgotten it."""
+        return self._ledger.lookups[node.id & SLOT]
 
     def forget(self, node_id: int, count: int) -> None:
         """Take lookups back."""
         with self._settled:
             node = self._nodes.get(node_id)
-            if node is not None:
-                node.lookups = max(0, node.lookups - count)
-                self._collect(node)
+            if node is None:
+                return
+            left = self._ledger.lookups[node_id & SLOT] = max(0, self.lookups(node) - count)
+            if self._leftovers is not None and node_id < self._own_from:
+                self._leftovers.forgot(node_id, left)
+            self._collect(node)
 
     def unlink(self, node: Node, parent: Node, name: bytes) -> bool:
         """Take a link away. Return whether any other is known."""
         with self._settled:
-            self._remove_link(node, parent, name)
+            if self._remove_link(node, parent, name):
+                self._ledger.node(node)
             return node.parent is not None
 
     def rename(self, node: Node, old: Link, new: Link, links: int) -> None:
         """Put one link of a node into the place of another."""
         with self._settled:
-            self._remove_link(node, *old)
-            self._add_link(node, *new, links)
+            removed = self._remove_link(node, *old)
+            if self._add_link(node, *new, links) or removed:
+                self._ledger.node(node)
 
     @contextlib.contextmanager
     def moving(self) -> Iterator[None]:
@@ -146,12 +194,13 @@ class NodeTable:
             self._settled.wait_for(lambda: not self._moving, _LONGEST_MOVE_S)
             return True
 
-    def _add_link(self, node: Node, parent: Node, name: bytes, links: int) -> None:
+    def _add_link(self, node: Node, parent: Node, name: bytes, links: int) -> bool:
+        """Make a link the first one of a node, unless it is known. Return whether the first one changed."""
         if node.parent is parent and node.name == name:
-            return
+            return False
         others = self._more.get(node.id, [])
         if (parent, name) in others:
-            return
+            return False
         self._break_cycle(node, parent)
         parent.children += 1
         if node.parent is not None:
@@ -161,23 +210,41 @@ class NodeTable:
         self._set_more(node, others[excess:])
         for old_parent, _ in others[:excess]:
             self._let_go(old_parent)
+        return True
 
-    def _remove_link(self, node: Node, parent: Node, name: bytes) -> None:
+    def _remove_link(self, node: Node, parent: Node, name: bytes) -> bool:
+        """Take a link away if it is known. Return whether it was the first one."""
         others = self._more.get(node.id, [])
-        if node.parent is parent and node.name == name:
-            node.parent, node.name = others.pop() if others else (None, b"")
+        is_first = node.parent is parent and node.name == name
+        if is_first:
+            node.parent, node.name = others[-1] if others else (None, b"")
+            self._set_more(node, others[:-1])
         elif (parent, name) in others:
-            others.remove((parent, name))
+            self._set_more(node, [link for link in others if link != (parent, name)])
         else:
-            return
-        self._set_more(node, others)
+            return False
         self._let_go(parent)
+        return is_first
 
     def _set_more(self, node: Node, links: list[Link]) -> None:
+        before = self._more.get(node.id, ())
+        for parent, name in links:
+            if (parent, name) not in before:
+                self._ledger.link(node.id, parent.id, name)
+        for parent, name in before:
+            if (parent, name) not in links:
+                self._ledger.unlink(node.id, parent.id, name)
         if links:
             self._more[node.id] = links
         else:
             self._more.pop(node.id, None)
+
+    def _give_up_leftover(self, leftovers: Leftovers) -> None:
+        found = leftovers.find(self._ledger.lookups)
+        node = None if found is None else self._nodes.get(found)
+        if node is not None:
+            self._ledger.lookups[node.id & SLOT] = 0
+            self._collect(node)
 
     def _let_go(self, parent: Node) -> None:
         self.moves += 1
@@ -189,15 +256,19 @@ class NodeTable:
         above: Node | None = parent
         while above is not None and above is not node:
             above = above.parent
-        if above is node and parent.parent is not None:
-            self._remove_link(parent, parent.parent, parent.name)
+        if (
+            above is node
+            and parent.parent is not None
+            and self._remove_link(parent, parent.parent, parent.name)
+        ):
+            self._ledger.node(parent)
 
     def _collect(self, node: Node) -> None:
         """End a node that nothing needs any more, then its parents for which the same has become true."""
         ending = [node]
         while ending:
             node = ending.pop()
-            if node is self.root or node.lookups or node.children or node.id not in self._nodes:
+            if node is self.root or node.children or node.id not in self._nodes or self.lookups(node):
                 continue
             del self._nodes[node.id]
             if self._by_identity.get(node.identity) is node:
@@ -209,4 +280,5 @@ class NodeTable:
             for parent in parents:
                 parent.children -= 1
             ending += parents
+            self._ledger.gone(node.id)
             self._on_gone(node.id)

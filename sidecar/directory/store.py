@@ -90,6 +90,13 @@ class Store:
         """Return what a name is; of the descriptor itself if the name is empty."""
         return parse_statx(syscalls.statx(directory, name), self._device, self._with_birth)
 
+    def identity(self, directory: int, name: bytes) -> int:
+        """Return which file a name is, 0 if there is none."""
+        try:
+            return self.status(directory, name).identity
+        except FileNotFoundError:
+            return 0
+
     def pin(self, directory: int, name: bytes) -> int:
         """Open whatever a name is, without any effect on it."""
         return os.open(name, _PATH, dir_fd=directory)

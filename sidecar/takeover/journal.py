@@ -11,7 +11,10 @@ Here is the journal that remembers nothing; `sidecar.takeover.shared_journal` ha
         step.done(node)
 """
 
+from collections.abc import Callable, Iterable
 from types import TracebackType
+
+from sidecar.takeover.drain import Unanswered
 
 
 class Step:
@@ -48,9 +51,17 @@ class Step:
 
 
 class Journal:
-    """Remembers nothing. `is_kept` tells that from the one that does, where noting takes a system call."""
+    """Remembers nothing. `is_kept` tells that from the one that does, where noting takes a system call.
+
+    `in_threads`: operations run in threads, and are answered when the serving thread has them back. `untold` is called
+    with every handle that a predecessor has given out and nobody was ever told of.
+    """
 
     is_kept = False
+
+    def __init__(self) -> None:
+        self.in_threads = False
+        self.untold: Callable[[int], None] = lambda handle: None
 
     def step(self, kind: int, node: int, arguments: bytes) -> Step:
         """Return the step of an operation (see `operation.Operation`), to be used with `with`."""
@@ -59,6 +70,16 @@ class Journal:
     def is_recalled(self, kind: int, node: int, arguments: bytes) -> bool:
         """Tell whether a predecessor began the operation and the kernel is about to ask for it again."""
         return False
+
+    def take_finished(self) -> list[Step]:
+        """Return the steps that this thread has finished since it was last asked, for `answer`."""
+        return []
+
+    def answer(self, steps: list[Step]) -> None:
+        """Close steps when what is being worked on now has been answered. For the serving thread alone."""
+
+    def resume(self, unanswered: Iterable[Unanswered]) -> None:
+        """Recall the steps of operations that the kernel asks for again. All others have been answered, and are closed."""
 
 
 _NO_STEP = Step()

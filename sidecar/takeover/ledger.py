@@ -5,6 +5,7 @@ most frequent operation, looking up a known name, costs no more with a state tha
 """
 
 from array import array
+from collections.abc import Mapping
 from typing import Protocol
 
 from sidecar.takeover.layout import SLOT, SLOT_BITS
@@ -36,6 +37,19 @@ class RecordedNode(Protocol):
         ...
 
 
+class RecordedNodes(Protocol):
+    """The node table, as far as it must be asked which records still hold."""
+
+    @property
+    def all(self) -> Mapping[int, RecordedNode]:
+        """All nodes by id."""
+        ...
+
+    def has_further_link(self, node: int, parent: int, name: bytes) -> bool:
+        """Tell whether a node has a link besides its first."""
+        ...
+
+
 class Counts(Protocol):
     """Numbers by slot."""
 
@@ -53,9 +67,19 @@ class Ledger:
     def __init__(self) -> None:
         self._private = array("Q", (0, 0))
         self.lookups: Counts = self._private
+        self._nodes: RecordedNodes
         self._free: list[int] = []
         self._last_slot = ROOT & SLOT
         self._next = 1
+
+    def follow(self, nodes: RecordedNodes) -> None:
+        """Take the table that this ledger belongs to."""
+        self._nodes = nodes
+
+    @property
+    def next_id(self) -> int:
+        """Return a number that every id from now on is at least, and every one so far is below."""
+        return self._next << SLOT_BITS
 
     def new_id(self) -> int:
         """Return an id that no node ever had. Its count is 0."""

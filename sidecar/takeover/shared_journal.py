@@ -30,7 +30,6 @@ _HANDLE_WORD = 13
 _ARGUMENTS_AT = 112
 _ARGUMENTS_MAX = layout.STEP_BYTES - _ARGUMENTS_AT
 _IDENTITY_BYTES = 32
-_REPEATABLE = frozenset({OPEN, OPENDIR})
 _RECALL_S = 60.0
 
 
@@ -106,9 +105,10 @@ class SharedStep(Step):
         self.handle = self._words[_HANDLE_WORD] = handle
 
     def done(self, node: int = 0) -> None:
-        """Note that it is done."""
-        self._words[_NODE_WORD] = node
-        self._words[0] = DONE
+        """Note that it is done, if it was noted what."""
+        if self._words[0] != FREE:
+            self._words[_NODE_WORD] = node
+            self._words[0] = DONE
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -119,10 +119,7 @@ class SharedStep(Step):
 
 
 class SharedJournal(Journal):
-    """The journal of one state. `give_up` is called if there is no place for a step.
-
-    `untold` is called with every handle that a predecessor has given out and nobody was ever told of.
-    """
+    """The journal of one state. `give_up` is called if there is no place for a step."""
 
     is_kept = True
 
@@ -165,16 +162,17 @@ class SharedJournal(Journal):
         """Tell whether a predecessor began the operation and the kernel is about to ask for it again."""
         return bool(self._recalled) and _operation(kind, node, arguments) in self._recalled
 
-    def take_finished(self) -> list[SharedStep]:
+    def take_finished(self) -> list[Step]:
         """Return the steps that this thread has finished since it was last asked, for `answer`."""
-        steps: list[SharedStep] = getattr(self._of_thread, "steps", [])
+        steps: list[Step] = getattr(self._of_thread, "steps", [])
         self._of_thread.steps = []
         return steps
 
-    def answer(self, steps: list[SharedStep]) -> None:
+    def answer(self, steps: list[Step]) -> None:
         """Close steps when what is being worked on now has been answered. For the serving thread alone."""
         for step in steps:
-            self._errands.append(partial(self._close, step))
+            if isinstance(step, SharedStep):
+                self._errands.append(partial(self._close, step))
 
     def stop(self) -> None:
         """Remember nothing any more."""
@@ -195,14 +193,16 @@ class SharedJournal(Journal):
             groups.setdefault(step.operation, []).append(step)
         self._found.clear()
         for operation, steps in groups.items():
-            recalled = _unanswered_of(steps, asked[operation])
-            if operation.kind == SETXATTR and operation not in must_not_exist:
-                recalled = []  # setting it again does no harm
-            if recalled:
-                self._recalled[operation] = recalled
+            unanswered_steps = _unanswered_of(steps, asked[operation])
+            # An open is carried out anew, and setting an attribute again does no harm unless it must not exist.
+            is_repeated = operation.kind in (OPEN, OPENDIR) or (
+                operation.kind == SETXATTR and operation not in must_not_exist
+            )
+            if unanswered_steps and not is_repeated:
+                self._recalled[operation] = unanswered_steps
             for step in steps:
-                if step not in recalled:
-                    self._drop(step, is_told=step.is_done)
+                if is_repeated or step not in unanswered_steps:
+                    self._drop(step, is_told=step.is_done and step not in unanswered_steps)
         if self._recalled:
             self._recalled_until = time.monotonic() + _RECALL_S
             self._errands.append(self._expire)
@@ -214,11 +214,10 @@ class SharedJournal(Journal):
             if not steps:
                 del self._recalled[operation]
             return step
-        if operation.kind not in _REPEATABLE:
+        if operation.kind not in (OPEN, OPENDIR):
             # Another one on this node: whoever waited for the recalled one was killed, and the kernel has dropped it.
-            for other in list(self._recalled):
-                if other.node == operation.node and other.kind not in _REPEATABLE:
-                    self._drop_all(other)
+            for other in [other for other in self._recalled if other.node == operation.node]:
+                self._drop_all(other)
         return None
 
     def _expire(self, idle: bool) -> bool:
@@ -258,9 +257,7 @@ def _unanswered_of(steps: list[SharedStep], asked: int) -> list[SharedStep]:
 
     With fewer requests than steps some that are done have been answered, and it cannot be told which.
     """
-    begun = [step for step in steps if not step.is_done]
-    recalled = steps if asked >= len(steps) else begun[:asked]
-    return [step for step in recalled if step.is_done or step.operation.kind not in _REPEATABLE]
+    return steps if asked >= len(steps) else [step for step in steps if not step.is_done][:asked]
 
 
 def _operation(kind: int, node: int, arguments: bytes) -> Operation:

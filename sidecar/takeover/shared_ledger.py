@@ -1,8 +1,7 @@
 """The ledger of a node table that outlives the process: every change is in the state file before the kernel hears of it."""
 
 from array import array
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
 from sidecar.takeover import layout
 from sidecar.takeover.layout import SLOT, SLOT_BITS
@@ -15,19 +14,6 @@ from sidecar.takeover.table import Table, load_table
 _LEAST_SLOTS = 1024
 _CLEANED_AT_ONCE = 4
 _SLACK = 16384  # records beside the current ones, before cleaning is worth it
-
-
-class RecordedNodes(Protocol):
-    """The node table, as far as it must be asked which records still hold."""
-
-    @property
-    def all(self) -> Mapping[int, RecordedNode]:
-        """All nodes by id."""
-        ...
-
-    def has_further_link(self, node: int, parent: int, name: bytes) -> bool:
-        """Tell whether a node has a link besides its first."""
-        ...
 
 
 class SharedLedger(Ledger):
@@ -43,11 +29,10 @@ class SharedLedger(Ledger):
         self._shared_lookups = map_words(file, layout.LOOKUPS, layout.NODES_MAX)
         self.lookups = self._shared_lookups
         self._log = Log(file, head)
-        self._nodes: RecordedNodes
         self._clean_above = _SLACK
 
-    def load(self) -> Table:
-        """Return what is in the file and be ready for more. Raises BadMessage."""
+    def load(self) -> tuple[Table, Sequence[int], Sequence[int]]:
+        """Return the nodes, and the ids and counts by slot, and be ready for more. Raises BadMessage."""
         reserved = self._head[layout.AT_NODES_RESERVED]
         ids = array("Q", self._ids[:reserved].tobytes())
         table = load_table(self._log.read(), ids)
@@ -57,11 +42,7 @@ class SharedLedger(Ledger):
             if ids[slot] not in table.nodes:
                 self._ids[slot] = 0
                 self._free.append(slot)
-        return table
-
-    def follow(self, nodes: RecordedNodes) -> None:
-        """Take the table that this ledger belongs to."""
-        self._nodes = nodes
+        return table, ids, array("Q", self._shared_lookups[:reserved].tobytes())
 
     def stop(self) -> None:
         """Remember nothing any more; counts go on in memory of our own."""

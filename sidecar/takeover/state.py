@@ -8,17 +8,16 @@ import errno
 import fcntl
 import os
 import secrets
-from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
 
 from sidecar.takeover import layout
-from sidecar.takeover.errand import Errands
-from sidecar.takeover.handle_ledger import Handles, SharedHandleLedger
+from sidecar.takeover.handle_ledger import SharedHandleLedger
+from sidecar.takeover.holder import DescriptorHolder
+from sidecar.takeover.leftovers import Leftovers
 from sidecar.takeover.mapping import map_words, reserve
+from sidecar.takeover.memory import Inheritance, Memory
 from sidecar.takeover.shared_journal import SharedJournal
 from sidecar.takeover.shared_ledger import SharedLedger
-from sidecar.takeover.table import Table
 from sidemount.model.errors import BadMessage, HostFailure, OperationPending
 
 _FILE = "state"
@@ -26,48 +25,38 @@ _LOCK = "state.lock"
 _NEW = "state.new"
 
 
-@dataclass(frozen=True, slots=True)
-class Inheritance:
-    """What a predecessor has left: its nodes, their counts and ids by slot, and its open handles."""
+class State(Memory):
+    """The memory of one volume in a state file, open for writing."""
 
-    nodes: Table = field(default_factory=Table)
-    handles: Handles = field(default_factory=dict)
-
-
-class State:
-    """The state of one volume, open for writing. `on_lost` is called with the reason when it cannot be kept any longer.
-
-    `errands` must be run by the serving thread before it reads each request.
-    """
-
-    def __init__(self, file: int, lock: int) -> None:
-        self.errands: Errands = deque()
-        self.on_lost: Callable[[str], None] = lambda reason: None
+    def __init__(self, file: int, lock: int, holder: DescriptorHolder) -> None:
+        super().__init__()
         self._file = file
         self._lock = lock
         self._head = map_words(file, 0, layout.HEAD_WORDS)
-        self.state_id = _id_in(self._head)
-        self.ledger = SharedLedger(file, self._head, self.give_up)
-        self.handles = SharedHandleLedger(file, self._head, self.give_up)
-        self.journal = SharedJournal(file, self.errands, self.give_up)
+        self.holder = holder
+        self.ledger: SharedLedger = SharedLedger(file, self._head, self.give_up)
+        self.handles: SharedHandleLedger = SharedHandleLedger(file, self._head, self.give_up)
+        self.journal: SharedJournal = SharedJournal(file, self.errands, self.give_up)
 
     @property
-    def is_lost(self) -> bool:
-        """Tell whether nobody can continue with this state."""
-        return bool(self._head[layout.AT_LOST])
+    def state_id(self) -> str:
+        """Return the id of what a successor could resume, "" if it was given up."""
+        return "" if self._head[layout.AT_LOST] else _id_in(self._head)
 
     @property
     def size_bytes(self) -> int:
         """Return how much memory the state takes."""
         return os.fstat(self._file).st_blocks * 512
 
-    def load(self) -> Inheritance:
+    def load(self, held: Mapping[int, int]) -> Inheritance:
         """Return what is there and be ready for more. Called once, before anything else. Raises BadMessage."""
-        return Inheritance(self.ledger.load(), self.handles.load())
+        nodes, ids, counts = self.ledger.load()
+        leftovers = Leftovers(ids, counts, lambda node: self.kernel_knows(node))
+        return Inheritance(nodes, self.handles.load(), held, leftovers)
 
     def give_up(self, reason: str) -> None:
         """Keep no state any longer: the volume goes on, but ends with this process."""
-        if not self.is_lost:
+        if self.state_id:
             self._head[layout.AT_LOST] = 1
             for part in (self.ledger, self.handles, self.journal):
                 part.stop()
@@ -79,7 +68,7 @@ class State:
         os.close(self._lock)
 
 
-def begin_state(directory: str) -> State:
+def begin_state(directory: str, holder: DescriptorHolder) -> State:
     """Return a new, empty state, in place of any other in the directory. Raises OperationPending, HostFailure."""
     with _locked(directory) as lock:
         path = os.path.join(directory, _NEW)
@@ -88,26 +77,30 @@ def begin_state(directory: str) -> State:
             with _closed_on_error(file):
                 _format(file)
                 os.replace(path, os.path.join(directory, _FILE))
-                return State(file, lock)
+                state = State(file, lock, holder)
+                state.load({})
+                return state
         except OSError as error:
             raise _failure("cannot begin", directory, error) from error
 
 
-def resume_state(directory: str) -> State:
-    """Return the state that another process has left. Raises OperationPending, BadMessage, HostFailure."""
+def resume_state(directory: str, holder: DescriptorHolder, held: Mapping[int, int]) -> State:
+    """Return the state that another process has left, with its `inheritance`. `held` is what the holder has, by node.
+
+    Raises OperationPending, BadMessage, HostFailure.
+    """
     with _locked(directory) as lock:
         try:
             file = os.open(os.path.join(directory, _FILE), os.O_RDWR | os.O_CLOEXEC)
+            with _closed_on_error(file):
+                fault = _fault_of(file)
+                if fault:
+                    raise BadMessage(f"the state in {directory} {fault}")
+                state = State(file, lock, holder)
+                state.inheritance = state.load(held)
+                return state
         except OSError as error:
             raise _failure("cannot resume", directory, error) from error
-        with _closed_on_error(file):
-            fault = _fault_of(file)
-            if fault:
-                raise BadMessage(f"the state in {directory} {fault}")
-            try:
-                return State(file, lock)
-            except OSError as error:
-                raise _failure("cannot resume", directory, error) from error
 
 
 def resumable_id(directory: str) -> str:

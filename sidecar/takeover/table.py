@@ -31,7 +31,22 @@ def load_table(windows: Iterable[list[bytes]], ids: Sequence[int]) -> Table:
                 _take(records, ids, nodes, more)
             except ValueError as error:
                 raise BadMessage(f"the log has {error}") from error
+    _check(nodes)
     return Table(nodes, {node: links for node, links in _further(nodes, more) if links})
+
+
+def _check(nodes: dict[int, Described]) -> None:
+    """Make sure that going up from any node ends. Raises BadMessage."""
+    ends = {0}
+    for directory in {parent for _, parent, _ in nodes.values()}:
+        path = set()
+        at = directory
+        while at not in ends:
+            if at in path:
+                raise BadMessage(f"the log has a directory (node {at}) that is beneath itself")
+            path.add(at)
+            at = nodes[at][1] if at in nodes else 0
+        ends |= path
 
 
 def _take(

@@ -16,6 +16,7 @@ import trio
 from sidecar.protocol import FilesystemOperations, ProtocolSettings, may_access
 from sidecar.protocol_errno import ERRNO, ErrnoTable
 from sidecar.protocol_filesystem import Attributes, Entry, Opened, OperationAbsent, Statistics
+from sidecar.takeover.memory import Memory
 from sidemount.model.errors import Faults, HostFailure, InvalidRequest, VolumeError
 from tests.sidecar.directory.core import Someone, run
 
@@ -179,6 +180,8 @@ def test_what_ends_the_process_passes(passing: type[BaseException]) -> None:
 def test_cancellation_passes() -> None:
     async def main() -> bool:
         class Waiting:
+            memory = Memory()
+
             async def lookup(self, parent: int, name: bytes) -> Entry:
                 await trio.sleep_forever()
                 raise AssertionError

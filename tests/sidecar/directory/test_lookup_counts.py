@@ -155,7 +155,7 @@ class Lookups(RuleBasedStateMachine):
     def counts_are_right(self) -> None:
         for node, count in self.counts.items():
             if count and node != ROOT:
-                assert self.filesystem.nodes[node].lookups == count
+                assert self.filesystem.nodes.lookups(self.filesystem.nodes[node]) == count
         assert len(self.filesystem.descriptors) <= 4 + sum(count > 0 for count in self.counts.values())
 
     def teardown(self) -> None:

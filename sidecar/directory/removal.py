@@ -1,0 +1,151 @@
+"""Removing and renaming names, with the node table kept in step."""
+
+import errno
+import os
+from collections.abc import Callable
+
+from sidecar.directory.nameless import Nameless
+from sidecar.directory.names import single
+from sidecar.directory.nodes import Link, Node, NodeTable
+from sidecar.directory.reach import Reach
+from sidecar.directory.status import DIRECTORY, Found, kind_of
+from sidecar.directory.store import Store
+from sidecar.directory.syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE
+from sidecar.takeover import operation
+from sidecar.takeover.journal import Journal, Step
+from sidecar.takeover.operation import RMDIR, UNLINK
+
+
+class Removal:
+    """The operations that take names away. Each is one step: after an error nothing has changed.
+
+    A step that is recalled is one that a predecessor began, and whose caller still waits: see `sidecar.takeover.journal`.
+    """
+
+    def __init__(
+        self, store: Store, nodes: NodeTable, reach: Reach, nameless: Nameless, journal: Journal
+    ) -> None:
+        self._store = store
+        self._nodes = nodes
+        self._reach = reach
+        self._nameless = nameless
+        self._journal = journal
+
+    def unlink(self, parent: int, name: bytes) -> None:
+        """Remove a name that is not a directory's."""
+        self._remove(UNLINK, parent, name, self._store.unlink)
+
+    def rmdir(self, parent: int, name: bytes) -> None:
+        """Remove an empty directory."""
+        self._remove(RMDIR, parent, name, self._store.rmdir)
+
+    def rename(self, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int) -> None:
+        """Rename, with NOREPLACE or EXCHANGE; any other flag is EINVAL."""
+        if flags not in (0, RENAME_NOREPLACE, RENAME_EXCHANGE):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        old = (self._nodes[parent], single(name))
+        new = (self._nodes[new_parent], single(new_name))
+        with (
+            self._journal.step(*operation.rename(parent, name, new_parent, new_name, flags)) as step,
+            self._reach.directory(old[0]) as directory,
+            self._reach.directory(new[0]) as new_directory,
+        ):
+            if step.is_done:
+                return
+            if step.is_recalled and self._is_renamed(step, directory, name, new_directory, new_name, flags):
+                self._catch_up(step, self._store.status(new_directory, new_name), old, new, flags)
+            else:
+                self._rename(step, directory, new_directory, old, new, flags)
+            step.done()
+
+    def _remove(self, kind: int, parent: int, name: bytes, remove: Callable[[int, bytes], None]) -> None:
+        above = self._nodes[parent]
+        with (
+            self._journal.step(kind, parent, single(name)) as step,
+            self._reach.directory(above) as directory,
+        ):
+            if step.is_done:
+                return
+            if step.is_recalled and self._store.identity(directory, name) != step.first:
+                gone = self._nodes.known(step.first)
+                if gone is not None:
+                    self._nodes.unlink(gone, above, name)
+            else:
+                held, identity = self._hold(directory, name)
+                node = self._nodes.known(identity)
+                with self._nameless.losing(node, above, name, held):
+                    step.intend(first=identity)
+                    remove(directory, name)
+            step.done()
+
+    def _rename(
+        self, step: Step, directory: int, new_directory: int, old: Link, new: Link, flags: int
+    ) -> None:
+        moved = self._store.status(directory, old[1])
+        try:
+            held, identity = self._hold(new_directory, new[1])
+        except FileNotFoundError:
+            step.intend(first=moved.identity)
+            self._move(moved, None, directory, new_directory, old, new, flags)
+            return
+        victim = self._nodes.known(identity)
+        step.intend(first=moved.identity, second=identity)
+        if flags & RENAME_EXCHANGE or identity == moved.identity:
+            os.close(held)  # renaming one name of a file to another of the same file does nothing
+            self._move(moved, victim, directory, new_directory, old, new, flags)
+            return
+        with self._nameless.losing(victim, *new, held):
+            self._move(moved, victim, directory, new_directory, old, new, flags)
+
+    def _move(
+        self,
+        moved: Found,
+        victim: Node | None,
+        directory: int,
+        new_directory: int,
+        old: Link,
+        new: Link,
+        flags: int,
+    ) -> None:
+        with self._nodes.moving():
+            self._store.rename(directory, old[1], new_directory, new[1], flags)
+            self._relink(moved, victim, old, new, flags)
+
+    def _relink(self, moved: Found, victim: Node | None, old: Link, new: Link, flags: int) -> None:
+        node = self._nodes.known(moved.identity)
+        if node is victim and node is not None:
+            return
+        if node is not None:
+            self._nodes.rename(node, old, new, moved.links)
+        if victim is not None and flags & RENAME_EXCHANGE:
+            links = 1 if kind_of(victim.identity) == DIRECTORY else len(self._nodes.links(victim)) + 1
+            self._nodes.rename(victim, new, old, links)
+
+    def _is_renamed(
+        self, step: Step, directory: int, name: bytes, new_directory: int, new_name: bytes, flags: int
+    ) -> bool:
+        """Tell whether a predecessor has renamed, by where the files are now that it saw before."""
+        at_old = self._store.identity(directory, name)
+        if self._store.identity(new_directory, new_name) != step.first:
+            return False
+        return at_old == step.second if flags & RENAME_EXCHANGE else at_old != step.first
+
+    def _catch_up(self, step: Step, moved: Found, old: Link, new: Link, flags: int) -> None:
+        """Have the node table say what a predecessor has done in the store."""
+        victim = self._nodes.known(step.second) if step.second else None
+        self._relink(moved, victim, old, new, flags)
+        if (
+            victim is not None
+            and not flags & RENAME_EXCHANGE
+            and victim is not self._nodes.known(moved.identity)
+        ):
+            self._nodes.unlink(victim, *new)
+
+    def _hold(self, directory: int, name: bytes) -> tuple[int, int]:
+        """Hold open what a name is; return the descriptor and the file's identity."""
+        fd = self._store.pin(directory, name)
+        try:
+            return fd, self._store.status(fd, b"").identity
+        except BaseException:
+            os.close(fd)
+            raise
