@@ -1,10 +1,14 @@
 """What a pod left behind on its node: nothing of it may be there when the pod is gone."""
 
 import os
+import time
 from pathlib import Path
 
 from e2e.podlet import cgroups, mounts
 from e2e.podlet.paths import NodePaths
+
+_REAPED_S = 1.0
+_POLL_S = 0.02
 
 
 def mounts_now() -> frozenset[tuple[int, str]]:
@@ -32,8 +36,20 @@ def find_leaks(paths: NodePaths, cgroup: str, mounts_before: frozenset[tuple[int
 
 
 def _strangers() -> set[int]:
-    """Return every process of the node but its init and us."""
-    return {int(name) for name in os.listdir("/proc") if name.isdecimal()} - {1, os.getpid()}
+    """Return every process of the node but its init and us; one that has ended is left to init for a moment."""
+    deadline = time.monotonic() + _REAPED_S
+    while True:
+        found = {int(name) for name in os.listdir("/proc") if name.isdecimal()} - {1, os.getpid()}
+        if not any(_has_ended(pid) for pid in found) or time.monotonic() > deadline:
+            return found
+        time.sleep(_POLL_S)
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("Z", "X")
+    except OSError:
+        return True
 
 
 def _name(pid: int) -> str:

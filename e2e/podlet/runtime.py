@@ -5,7 +5,10 @@ import os
 import signal
 import subprocess
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from e2e.podlet.command import Completed, run_command
@@ -14,6 +17,7 @@ from e2e.podlet.init import Exits
 
 _REQUEST_S = 120.0  # kubelet's runtimeRequestTimeout
 _REAP_S = 2.0
+_IDLE_S = 10.0
 
 
 class RuntimeFailed(PodletError):
@@ -25,6 +29,8 @@ class Crun:
 
     def __init__(self, state: Path, exits: Exits) -> None:
         self.exits = exits
+        self._idle = threading.Condition()
+        self._executing = 0
         self._scratch = state.with_name("exec")
         for directory in (state, self._scratch):
             directory.mkdir(parents=True, exist_ok=True)
@@ -67,7 +73,7 @@ class Crun:
 
         At the deadline the command is killed, as by a kubelet.
         """
-        with tempfile.TemporaryDirectory(dir=self._scratch) as scratch:
+        with self._counted(), tempfile.TemporaryDirectory(dir=self._scratch) as scratch:
             place = Path(scratch)
             pid_file = place / "pid"
             (place / "in").write_bytes(stdin)
@@ -90,6 +96,23 @@ class Crun:
                 monitor = subprocess.Popen(whole, stdin=given, stdout=out, stderr=err)
             code = _wait_or_kill(monitor, pid_file, timeout_s)
             return Completed(exit_code=code, stdout=_text(place / "out"), stderr=_text(place / "err"))
+
+    def wait_until_idle(self) -> None:
+        """Return when no command of execute() is under way: a probe may outlive its container by a moment."""
+        with self._idle:
+            if not self._idle.wait_for(lambda: not self._executing, _IDLE_S):
+                raise RuntimeFailed(f"{self._executing} commands in containers have not ended")
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        with self._idle:
+            self._executing += 1
+        try:
+            yield
+        finally:
+            with self._idle:
+                self._executing -= 1
+                self._idle.notify_all()
 
     def _run(self, arguments: list[str]) -> None:
         done = run_command([*self._argv, *arguments], _REQUEST_S)

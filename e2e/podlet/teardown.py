@@ -10,7 +10,7 @@ from e2e.podlet.paths import NodePaths
 from e2e.podlet.pod_state import PodState
 from e2e.podlet.process import ContainerProcess
 from e2e.podlet.removal import remove_one_filesystem
-from e2e.podlet.runtime import RuntimeFailed
+from e2e.podlet.runtime import Crun, RuntimeFailed
 from e2e.podlet.sandbox import Sandbox
 from e2e.podlet.volumes import Volumes
 
@@ -38,9 +38,12 @@ class TearDown:
         self._tell = tell
         self._scale = scale
 
-    def run(self, sandbox: Sandbox | None, unclean: list[ContainerProcess], cgroup: str) -> None:
+    def run(
+        self, runtime: Crun, sandbox: Sandbox | None, unclean: list[ContainerProcess], cgroup: str
+    ) -> None:
         """Remove sandbox, volumes, directories, cgroup. Blocks for as long as something is in the way."""
         pod = self._state.pod
+        self._complete([Step("commands in containers", runtime.wait_until_idle)])
         self._complete([Step(f"container {process.identity}", process.clean_up) for process in unclean])
         self._complete([Step("sandbox", sandbox.stop)] if sandbox else [])
         self._complete(

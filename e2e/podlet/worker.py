@@ -69,7 +69,7 @@ class PodWorker:
                 with self.state.change():
                     self.state.phase, self.state.reason = phase, reason
             clean = TearDown(self.state, self._node.paths, self._volumes, self._node.tell, self._node.scale)
-            clean.run(sandbox, self._unclean, self._cgroup)
+            clean.run(self._node.runtime, sandbox, self._unclean, self._cgroup)
             self.state.wait_for_deletion(None)
             with self.state.change():
                 self.state.is_gone = True
