@@ -1,10 +1,11 @@
 """The keeper's entry: settings from flags and environment, then `sidemount.host.keeper`. Standard library only."""
 
-import argparse
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import fields
 
+from sidecar.flags import UsageError, parse_flags, print_usage
 from sidemount.host import logs
 from sidemount.host.keeper import KeeperSettings, run_keeper
 from sidemount.host.limits import Limits
@@ -13,31 +14,51 @@ from sidemount.model.mountspec import decode_keeper_config
 from sidemount.model.names import MOUNTS_ENV, MOUNTS_PATH, POD_UID_ENV, RUN_PATH
 
 _CONFIG_MAX = 1 << 20
+_DAY_S = 86400
+_LEVELS = ("debug", "info", "warning", "error")
+_FLAGS = {
+    "config": "",  # default: the text in SIDEMOUNT_MOUNTS
+    "mounts-dir": MOUNTS_PATH,  # where the volumes are shown
+    "run-dir": RUN_PATH,  # one directory a volume, with its socket
+    "log-level": "info",
+}
+_LIMITS = {f"{field.name.removesuffix('_s').replace('_', '-')}-seconds": field for field in fields(Limits)}
+_ALL_FLAGS = {**_FLAGS, **{flag: str(field.default) for flag, field in _LIMITS.items()}}
 
 
 def main(arguments: list[str]) -> int:
     """Run the keeper. Exit codes: 0 ended and nothing left mounted, 1 could not start or left something, 2 usage."""
-    options = _parser().parse_args(arguments)
-    log = logs.configure("keeper", level=options.log_level)
+    if arguments == ["--help"]:
+        print_usage("keeper", _ALL_FLAGS)
+        return 0
     try:
-        return run_keeper(_settings(options))
+        flags = parse_flags(arguments, _ALL_FLAGS)
+        limits = Limits(**{field.name: _seconds(flag, flags[flag]) for flag, field in _LIMITS.items()})
+        if flags["log-level"] not in _LEVELS:
+            raise UsageError(f"--log-level must be one of {', '.join(_LEVELS)}")
+    except UsageError as error:
+        print_usage("keeper", _ALL_FLAGS, str(error))
+        return 2
+    return _run(flags, limits)
+
+
+def _run(flags: Mapping[str, str], limits: Limits) -> int:
+    log = logs.configure("keeper", level=flags["log-level"])
+    try:
+        settings = KeeperSettings(
+            config=decode_keeper_config(_config_text(flags["config"])),
+            mounts_dir=flags["mounts-dir"],
+            run_dir=flags["run-dir"],
+            pod_uid=os.environ.get(POD_UID_ENV, ""),
+            limits=limits,
+        )
+        return run_keeper(settings)
     except VolumeError as error:
         log.error("start_failed", fault=error.message, hint=error.hint, reason=error.reason.value)
     except Exception:
         # The mounts stay: the daemons still serve them, and the next keeper takes them over.
         log.error("keeper_failed", exc_info=True)
     return 1
-
-
-def _settings(options: argparse.Namespace) -> KeeperSettings:
-    limits = {field.name: getattr(options, field.name) for field in fields(Limits)}
-    return KeeperSettings(
-        config=decode_keeper_config(_config_text(options.config)),
-        mounts_dir=options.mounts_dir,
-        run_dir=options.run_dir,
-        pod_uid=os.environ.get(POD_UID_ENV, ""),
-        limits=Limits(**limits),
-    )
 
 
 def _config_text(path: str) -> str:
@@ -56,29 +77,14 @@ def _config_text(path: str) -> str:
         raise InvalidRequest(f"--config {path}: {error}") from error
 
 
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value <= 86400:
-        raise ValueError(text)
+def _seconds(flag: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= _DAY_S:
+        raise UsageError(f"--{flag} must be a number of seconds above 0 and up to {_DAY_S}, not {text!r}")
     return value
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="sidecar keeper", description="Mount a pod's volumes and keep them mounted, whatever dies."
-    )
-    parser.add_argument("--config", default="", metavar="FILE", help=f"default: the text in ${MOUNTS_ENV}")
-    parser.add_argument("--mounts-dir", default=MOUNTS_PATH, help="where the volumes are shown (%(default)s)")
-    parser.add_argument(
-        "--run-dir", default=RUN_PATH, help="one directory a volume, with its socket (%(default)s)"
-    )
-    parser.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
-    for field in fields(Limits):
-        name = field.name.removesuffix("_s").replace("_", "-")
-        parser.add_argument(
-            f"--{name}-seconds", dest=field.name, type=_seconds, default=field.default, help=argparse.SUPPRESS
-        )
-    return parser
 
 
 if __name__ == "__main__":

@@ -3,19 +3,21 @@
 import socket
 import sys
 
+from sidecar.flags import UsageError, parse_flags, print_usage
 from sidemount.host import wire
 from sidemount.model.errors import BadMessage
 from sidemount.model.names import RUN_PATH
 
 _TIMEOUT_S = 10.0
-_USAGE = "usage: python -m sidecar probe [--run-dir DIR]\n"
+_FLAGS = {"run-dir": RUN_PATH}
 
 
 def main(arguments: list[str]) -> int:
     """Ask the keeper. Exit codes: 0 live, 1 not (the reason is on stdout), 2 usage."""
-    run_dir = _run_dir(arguments)
-    if not run_dir:
-        sys.stderr.write(_USAGE)
+    try:
+        run_dir = parse_flags(arguments, _FLAGS)["run-dir"]
+    except UsageError as error:
+        print_usage("probe", _FLAGS, str(error))
         return 2
     answer = ask(run_dir)
     sys.stdout.write(f"{answer}\n")
@@ -42,17 +44,6 @@ def _answer(connection: socket.socket) -> str:
     if frame.kind is not wire.Kind.STATUS:
         return f"not ready: the keeper answers {frame.kind.name}: {frame.body.decode('utf-8', 'replace')}"
     return frame.body.decode("utf-8", "replace")
-
-
-def _run_dir(arguments: list[str]) -> str:
-    match arguments:
-        case []:
-            return RUN_PATH
-        case ["--run-dir", directory] if directory:
-            return directory
-        case [flag] if flag.startswith("--run-dir="):
-            return flag.removeprefix("--run-dir=")
-    return ""
 
 
 if __name__ == "__main__":

@@ -102,6 +102,7 @@ def _keep(settings: KeeperSettings, loop: Loop, journal: EventLog) -> int:
         )
     _lower_oom_score(journal)
     keeper.start()
+    process_attributes.give_back_memory()
     loop.run()
     return keeper.end()
 

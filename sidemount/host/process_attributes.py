@@ -3,7 +3,9 @@
 Source: prctl(2).
 """
 
+import contextlib
 import ctypes
+import gc
 import signal
 
 from sidemount.host import syscalls
@@ -32,6 +34,13 @@ def die_with_parent() -> None:
 def adopt_orphans() -> None:
     """Become the parent of our descendants' orphans, so that they can be reaped."""
     _prctl("PR_SET_CHILD_SUBREAPER", _PR_SET_CHILD_SUBREAPER, 1)
+
+
+def give_back_memory() -> None:
+    """Return to the kernel what only starting has needed: compiling alone leaves half a megabyte behind."""
+    gc.collect()
+    with contextlib.suppress(AttributeError):  # not every libc has it
+        syscalls.LIBC.malloc_trim(ctypes.c_size_t(0))
 
 
 def _prctl(name: str, option: int, value: int) -> None:

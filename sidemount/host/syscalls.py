@@ -6,7 +6,6 @@ glibc has no wrappers for the newer calls. Every number here is the same on x86-
 import ctypes
 import errno as errnos
 import os
-import platform
 
 from sidemount.model.errors import HostFailure, Unsupported
 
@@ -49,9 +48,10 @@ def call(number: int, *arguments: Argument, target: str) -> int:
 
     Raises HostFailure naming the call, `target` and the errno; Unsupported on a machine whose numbers we do not know.
     """
-    if platform.machine() not in MACHINES:
+    machine = os.uname().machine
+    if machine not in MACHINES:
         raise Unsupported(
-            f"{NAMES[number]}: no system call numbers for machine type {platform.machine()!r}",
+            f"{NAMES[number]}: no system call numbers for machine type {machine!r}",
             hint=f"run on one of {', '.join(MACHINES)}",
         )
     result = int(LIBC.syscall(ctypes.c_long(number), *(_converted(argument) for argument in arguments)))

@@ -155,7 +155,7 @@ def test_no_write_ever_lands_beneath_a_mount(pod: Pod) -> None:
             f"i=0; while :; do i=$((i+1)); echo x > {pod.place('train')}/w$i; echo y > {pod.place('train')}/w; done",
         ]
     )
-    for _ in range(4):
+    for _ in range(3):
         time.sleep(0.2)
         pod.kill_daemon()
         pod.start_daemon()
@@ -291,10 +291,10 @@ def test_a_hung_daemon_is_replaced_after_its_deadline(make_pod: MakePod) -> None
 
 
 def test_a_stopped_keeper_blames_nobody_for_the_time_it_was_away(make_pod: MakePod) -> None:
-    pod = make_pod(KeeperMount(spec=directory_spec(hung_after_s=2), views=(view("train"),))).start()
-    for _ in range(3):
+    pod = make_pod(KeeperMount(spec=directory_spec(hung_after_s=1), views=(view("train"),))).start()
+    for _ in range(2):
         wait_stopped(pod.keeper.pid)
-        time.sleep(3)
+        time.sleep(2)
         os.kill(pod.keeper.pid, signal.SIGCONT)
         time.sleep(0.2)
     pod.wait_ready()

@@ -98,7 +98,8 @@ def test_new_privileges_are_given_up_for_good() -> None:
 
 
 def test_a_machine_whose_numbers_are_unknown_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("platform.machine", lambda: "riscv64")
+    unknown = os.uname_result(("Linux", "node", "6.18", "#1", "riscv64"))
+    monkeypatch.setattr("os.uname", lambda: unknown)
     with pytest.raises(Unsupported, match=r"openat2: .*riscv64.*; run on one of x86_64, aarch64"):
         syscalls.call(syscalls.OPENAT2, 0, b"", 0, 0, target="x")
 
