@@ -152,10 +152,6 @@ def volume_outcome(volume: ChosenVolume) -> VolumeOutcome:
 
 
 def as_sidecar(volume: ChosenVolume, selinux_context: str) -> ChosenVolume:
-    """Return the volume with what its MountSpec gets from the pod: the SELinux label of the mount, and who serves it.
-
-    A client that must mount by itself is root in its container, whatever its class says: the keeper lets in nobody else.
-    """
-    spec = volume.resolved.spec
-    spec = replace(spec, selinux_context=selinux_context, uid=spec.uid if spec.descriptor else 0)
+    """Return the volume with what its MountSpec gets from the pod: the SELinux label of the mount."""
+    spec = replace(volume.resolved.spec, selinux_context=selinux_context)
     return replace(volume, resolved=replace(volume.resolved, spec=spec))

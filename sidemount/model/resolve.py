@@ -153,6 +153,8 @@ def _is_credential(option: str, driver_class: DriverClass) -> bool:
 
 
 def _spec(request: VolumeRequest, driver_class: DriverClass, source: str, options: _Options) -> MountSpec:
+    # A client that must mount by itself is root, whatever its class says: the keeper lets in nobody else.
+    uid = driver_class.uid if driver_class.abilities.descriptor else 0
     arguments = render_arguments(driver_class.options, options)
     return MountSpec(
         volume=request.name,
@@ -165,6 +167,6 @@ def _spec(request: VolumeRequest, driver_class: DriverClass, source: str, option
         options=options,
         descriptor=driver_class.abilities.descriptor,
         takeover=driver_class.abilities.takeover,
-        uid=driver_class.uid,
+        uid=uid,
         hung_after_s=driver_class.hung_after_s,
     )

@@ -91,6 +91,9 @@ def _scheme_fault(uri: re.Match[str], authority: re.Match[str]) -> str:
         case "nfs":
             if authority["user"] or not host or not path:
                 return "must name a server and an absolute path: nfs://server/path"
+        case "s3" | "gs" | "az" | "http" | "https":
+            if not host:
+                return "names nothing after the scheme, where its bucket or server goes"
         case _:
             if not host and (not path or uri["authority"]):
                 return "names nothing after the scheme"

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from sidemount.model.command_template import render_command
-from sidemount.model.driver_class import DriverClass
+from sidemount.model.driver_class import Abilities, DriverClass
 from sidemount.model.errors import (
     Faults,
     InvalidRequest,
@@ -667,3 +667,10 @@ def test_several_classes_of_the_scheme_tell_what_they_serve() -> None:
     error = _refused(replace(_request(source="x://c/d"), origin=SourceUri("x://c/d")), facts)
     assert error.reason is Reason.SOURCE_NOT_PERMITTED
     assert "a: x://a/**; b: x://b/**" in str(error)
+
+
+def test_a_client_that_mounts_by_itself_is_root_whatever_delivers_it() -> None:
+    """CSI and webhook give the same MountSpec for the same request."""
+    datasets = replace(CLASSES["datasets"], abilities=Abilities(descriptor=False), uid=1000)
+    facts = KnownFacts(classes={"datasets": datasets})
+    assert resolve(_request(source="dir:///srv/datasets/x"), ML, facts).spec.uid == 0

@@ -46,6 +46,8 @@ def test_ordinary_sources_pass(source: str) -> None:
         pytest.param("3s://bucket", "not a URI", id="scheme starts with a digit"),
         pytest.param("://bucket", "not a URI", id="empty scheme"),
         pytest.param("s3://", "names nothing", id="nothing after the scheme"),
+        pytest.param("s3:///key", "names nothing", id="no bucket"),
+        pytest.param("https:///key", "names nothing", id="no server"),
         pytest.param("s3://user:pass@bucket/x", "password", id="password"),
         pytest.param("https://token:@host/", "password", id="empty password"),
         pytest.param("https://user:p/ass@host/", "host part", id="password with a slash"),
