@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from sidemount.model.errors import InvalidRequest, NotReady, Reason, VolumeError
+from sidemount.model.errors import InvalidRequest, NotReady, Reason, VolumeError, shown
 from sidemount.model.facts import Facts, NamespaceFacts
 from sidemount.model.volume_request import VolumeRequest
 from webhook.asked import Asked
@@ -72,7 +72,8 @@ def guarded(decide: Callable[[], Decided]) -> Decided:
     try:
         return decide()
     except VolumeError as error:
-        return refused(error)
+        # What is known of an annotation is remembered, its fault too: with a trace it would hold on to a whole pod.
+        return refused(error.with_traceback(None))
     except NotProved as error:
         outcome = not_proved(error)
     except (
@@ -129,7 +130,7 @@ def _opted_out_by_label(shape: PodShape, asked: Asked) -> bool:
         case "true" | "false":
             return shape.opt_out_label == "false"
     raise InvalidRequest(
-        f'label "sidemount.io/inject": "{shape.opt_out_label}" is not a boolean',
+        f'label "sidemount.io/inject": {shown(shape.opt_out_label)} is not a boolean',
         hint='write "true" or "false"',
     )
 
@@ -178,13 +179,12 @@ def _patched(
     settings: InjectionSettings,
 ) -> Decided:
     """Make the patch, prove it on the pod and return it."""
-    needed, better = patch_operations(shape, plan, present, settings)
+    operations, needed = patch_operations(shape, plan, present, settings)
     is_left_alone = all(outcome.reason is Reason.LEFT_TO_CSI for outcome in plan.outcomes)
     if is_left_alone and not needed:
         return unchanged(Reason.LEFT_TO_CSI, volumes=plan.outcomes)
     first = plan.outcomes[0].reason
     audit = audit_annotations(first, plan.outcomes)
-    operations = [*needed, *better]
     if not operations:
         return Decided(
             outcome=Outcome(verdict=Verdict.UNCHANGED, reason=Reason.ALREADY_INJECTED, volumes=plan.outcomes),

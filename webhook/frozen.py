@@ -65,9 +65,20 @@ def _is_same_json(was: str | None, now: str | None) -> bool:
     return was == now or (was is not None and now is not None and _json(was) == _json(now))
 
 
-def _json(text: str) -> Any:
-    """Return what a text means as JSON; the text itself, marked, if it is none."""
+def _json(text: str) -> str:
+    """Return a text of JSON with its keys in order and no white space; the text itself if it is none.
+
+    Compared as text, because true is 1 and 1.0 is 1 to Python.
+    """
     try:
-        return json.loads(text)
+        return json.dumps(json.loads(text, object_pairs_hook=_once), sort_keys=True)
     except (ValueError, RecursionError):
-        return ("no JSON", text)
+        return text
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Refuse a key that is there twice: readers differ in which of them counts. Raises ValueError."""
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise ValueError("a key is there twice")
+    return fields

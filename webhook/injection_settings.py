@@ -4,7 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-KEEPER_REQUESTS = MappingProxyType({"cpu": "10m", "memory": "24Mi"})
+from webhook.image import Registries
+
+# All of the keeper's memory is requested: what the kernel kills first goes by the request, and the keeper must go last.
+KEEPER_REQUESTS = MappingProxyType({"cpu": "10m", "memory": "64Mi"})
 KEEPER_LIMITS = MappingProxyType({"cpu": "500m", "memory": "64Mi"})
 DAEMON_REQUESTS = MappingProxyType({"cpu": "50m", "memory": "64Mi"})
 DAEMON_LIMITS = MappingProxyType({"cpu": "2", "memory": "512Mi"})
@@ -54,12 +57,13 @@ class InjectionSettings:
     """How pods are injected on this cluster.
 
     `sidecar_image` runs the keeper and the built-in filesystems. `image_prefix` goes before every image of ours and of
-    classes (air-gapped registries). `grace_floor_s` is the least termination grace period of an injected pod.
+    classes (air-gapped registries). `image_mirrors` are what another webhook may put before them or in place of their registry. `grace_floor_s` is the least termination grace period of an injected pod.
     `probe_failures` startup probes, one a second, must fail before a daemon's container is restarted.
     """
 
     sidecar_image: str = "ghcr.io/sidemount/sidecar:0.1.0"
     image_prefix: str = ""
+    image_mirrors: tuple[str, ...] = ()
     image_pull_policy: str = ""
     image_pull_secrets: tuple[str, ...] = ()
     keeper_requests: Mapping[str, str] = field(default_factory=lambda: KEEPER_REQUESTS)
@@ -73,3 +77,8 @@ class InjectionSettings:
     network_containers: frozenset[str] = NETWORK_CONTAINERS
     existing_enabled: bool = True
     own_namespace: str = "sidemount-system"
+
+    @property
+    def registries(self) -> Registries:
+        """Where images may come from."""
+        return Registries(prefix=self.image_prefix, mirrors=self.image_mirrors)

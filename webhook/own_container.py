@@ -7,10 +7,15 @@ resources or add a cloud identity. None of that is a difference. What decides th
 from collections.abc import Mapping
 from typing import Any
 
+from sidemount.model.errors import InvalidRequest
 from sidemount.model.names import MOUNTS_ENV, TOKEN_PATH
+from sidemount.model.quantity import parse_quantity
+from webhook.image import Registries
 
 # Fields of a container that say what runs and what it may do or reach.
-_DECISIVE = ("image", "command", "args", "workingDir", "envFrom", "volumeDevices", "lifecycle")
+_DECISIVE = ("command", "args", "workingDir", "envFrom", "volumeDevices", "lifecycle", "restartPolicyRules")
+# The kubelet mounts a file there: within the mounts volume it would be one that no keeper takes away.
+_MESSAGE_PATHS = (None, "", "/dev/termination-log")
 _PROBES = ("livenessProbe", "readinessProbe")
 # What other webhooks add to every container: a cloud identity, a proxy, telemetry. Nothing that code is loaded by, and nothing
 # that would lead a client to another place than the one its class allows.
@@ -34,6 +39,7 @@ _TOLERATED_ENV = frozenset(
         "HTTP_PROXY",
         "HTTPS_PROXY",
         "NO_PROXY",
+        "TZ",
     }
 )
 _TOLERATED_ENV_PREFIXES = ("DD_", "OTEL_")
@@ -42,10 +48,13 @@ _PROBE_DEFAULTS = {"successThreshold": 1, "initialDelaySeconds": 0}
 _SECURITY_DEFAULTS = {"procMount": "Default", "allowPrivilegeEscalation": True}
 
 
-def differences(found: Mapping[str, Any], rendered: Mapping[str, Any]) -> list[str]:
+def differences(found: Mapping[str, Any], rendered: Mapping[str, Any], registries: Registries) -> list[str]:
     """Return the names of the decisive fields in which a container differs from ours; what can be repaired is not among them."""
-    names = [name for name in _DECISIVE if _bare(found.get(name)) != _bare(rendered.get(name))]
+    names = [] if registries.is_ours(found.get("image"), rendered["image"]) else ["image"]
+    names += [name for name in _DECISIVE if _bare(found.get(name)) != _bare(rendered.get(name))]
     names += [name for name in _PROBES if _bare(found.get(name)) is not None]
+    if found.get("terminationMessagePath") not in _MESSAGE_PATHS:
+        names.append("terminationMessagePath")
     if not _is_same_env(_items(found, "env"), _items(rendered, "env")):
         names.append("env")
     if _security(found) != _security(rendered):
@@ -112,8 +121,6 @@ def _is_same_mounts(found: list[dict[str, Any]], rendered: list[dict[str, Any]])
     seen = set()
     for mount in found:
         path = _text(mount, "mountPath")
-        if path == TOKEN_PATH:
-            continue
         if path in own:
             if path in seen or _mount(mount) != _mount(own[path]):
                 return False
@@ -124,7 +131,8 @@ def _is_same_mounts(found: list[dict[str, Any]], rendered: list[dict[str, Any]])
 
 
 def _is_tolerated_mount(mount: Mapping[str, Any], path: str) -> bool:
-    return path.startswith(_TOLERATED_MOUNTS) and ".." not in path and mount.get("readOnly") is True
+    is_there = path.startswith(_TOLERATED_MOUNTS) and ".." not in path
+    return is_there and mount.get("readOnly") is True and mount.get("mountPropagation") != "Bidirectional"
 
 
 def _mount(mount: Mapping[str, Any]) -> dict[str, Any]:
@@ -163,8 +171,19 @@ def _covers(found: Any, rendered: Any, *, top: bool = False) -> bool:
     if isinstance(rendered, dict):
         if not isinstance(found, dict) or (top and set(found) != set(rendered)):
             return False
-        return all(_covers(found.get(key), value) for key, value in rendered.items())
+        return all(
+            _is_same_size(found.get(key), value) if key == "sizeLimit" else _covers(found.get(key), value)
+            for key, value in rendered.items()
+        )
     return bool(found == rendered)
+
+
+def _is_same_size(found: object, rendered: object) -> bool:
+    """The API server writes a quantity in its own way: 1024Mi comes back as 1Gi."""
+    try:
+        return parse_quantity(found) == parse_quantity(rendered)
+    except InvalidRequest:
+        return False
 
 
 def _present(mapping: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ No operation names a whole list of the user's unless it is absent or empty, nor 
 
 from typing import Any
 
+from sidemount.model.errors import InvalidRequest, Reason, shown
 from sidemount.model.mountspec import encode_keeper_config
 from sidemount.model.names import KEEPER_CONTAINER, STATUS_ANNOTATION
 from webhook.injection_settings import InjectionSettings
@@ -23,17 +24,16 @@ _METADATA = "metadata"
 def patch_operations(
     shape: PodShape, plan: InjectionPlan, present: Present, settings: InjectionSettings
 ) -> tuple[list[Operation], list[Operation]]:
-    """Return the operations without which the pod would not have its volumes, and those that only make it better.
+    """Return all operations in their order, and those of them without which the pod would not have its volumes.
 
     Raises InvalidRequest when something of our name is not ours.
     """
-    needed = [
-        *_volume_operations(shape, plan, present),
-        *_mount_operations(shape, plan),
-        *_repairs(plan, present),
-        *_container_operations(shape, plan, present, settings),
-    ]
-    return needed, [*_annotation_operations(shape, plan), *_pod_operations(shape, plan)]
+    changes = [*_volume_operations(shape, plan, present), *_mount_operations(shape, plan)]
+    repairs = _repairs(plan, present)
+    images = _images(plan, present)
+    moves = _container_operations(shape, plan, present, settings)
+    better = [*_annotation_operations(shape, plan), *_pod_operations(shape, plan)]
+    return [*changes, *repairs, *images, *moves, *better], [*changes, *repairs, *moves]
 
 
 def _volume_operations(shape: PodShape, plan: InjectionPlan, present: Present) -> list[Operation]:
@@ -84,7 +84,9 @@ def _repairs(plan: InjectionPlan, present: Present) -> list[Operation]:
         ours = rendered.get(name)
         if ours is None:
             raise hand_made(name, "belongs to no volume that the pod asks for")
-        wrong = differences(own.found, ours)
+        wrong = differences(own.found, ours, plan.registries)
+        if wrong == ["image"]:
+            raise _foreign_image(name, own.found.get("image"), ours["image"])
         if wrong:
             raise hand_made(name, f"is not the one that we would add: its {', '.join(wrong)} differ")
         operations += [
@@ -94,6 +96,25 @@ def _repairs(plan: InjectionPlan, present: Present) -> list[Operation]:
     if keeper is not None:
         operations += _configuration(plan, present, keeper.index)
     return operations
+
+
+def _images(plan: InjectionPlan, present: Present) -> list[Operation]:
+    """Return what brings images of another version to ours. A pod that stays without runs all the same."""
+    return [
+        replace((_SPEC, INIT, present.containers[ours["name"]].index, "image"), ours["image"])
+        for ours in plan.containers
+        if ours["name"] in present.containers
+        and not plan.registries.is_current(present.containers[ours["name"]].found.get("image"), ours["image"])
+    ]
+
+
+def _foreign_image(name: str, found: object, ours: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"container {shown(name)} has the image {shown(found)}, not {shown(ours)}: it is a copy, or another webhook "
+        "sent it through a mirror that the operator has not named",
+        reason=Reason.HAND_MADE,
+        hint="remove every sidemount-… container from the manifest, or have the operator add the mirror to --image-mirrors",
+    )
 
 
 def _configuration(plan: InjectionPlan, present: Present, keeper_index: int) -> list[Operation]:

@@ -13,6 +13,7 @@ from sidemount.model.volume_request import Claim, VolumeRequest
 from webhook.added_mounts import added_uses
 from webhook.choice import EMPTY_DIR, ChosenVolume, Setting, as_sidecar, choose, collect, volume_outcome
 from webhook.csi_volume import CLAIM, CSI, csi_source
+from webhook.image import Registries
 from webhook.injection_settings import InjectionSettings
 from webhook.marks import Marks, marks
 from webhook.outcome import MountOutcome, VolumeOutcome
@@ -47,6 +48,7 @@ class InjectionPlan:
     marks: Marks
     outcomes: tuple[VolumeOutcome, ...]
     warnings: tuple[str, ...]
+    registries: Registries
 
 
 def make_plan(
@@ -78,6 +80,7 @@ def make_plan(
         marks=found_marks,
         outcomes=outcomes,
         warnings=_warnings(chosen, all_uses, outcomes, found_marks),
+        registries=setting.settings.registries,
     )
 
 

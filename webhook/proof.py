@@ -12,6 +12,7 @@ import msgspec
 from sidemount.model.errors import BadMessage
 from sidemount.model.mountspec import KeeperConfig, KeeperMount, decode_keeper_config
 from sidemount.model.names import KEEPER_CONTAINER, MOUNTS_VOLUME
+from webhook.image import Registries
 from webhook.operations import NotApplicable, Operation, apply
 from webhook.own_container import differences, is_same_volume, mounts_env, stripped_fields
 from webhook.plan import InjectionPlan
@@ -22,7 +23,7 @@ _SPEC_FIELDS = frozenset(
     {"volumes", "initContainers", "containers", "imagePullSecrets", "terminationGracePeriodSeconds"}
 )
 _MOUNT_FIELDS = frozenset({"name", "subPath", "mountPropagation", "readOnly"})
-_REPAIRED_FIELDS = frozenset({"restartPolicy", "startupProbe", "env"})
+_REPAIRED_FIELDS = frozenset({"restartPolicy", "startupProbe", "env", "image"})
 _SOURCES = frozenset({"emptyDir", "persistentVolumeClaim", "csi"})
 _DEFAULT_GRACE_S = 30
 
@@ -139,7 +140,7 @@ def _prove_init_containers(was: list[Any], now: list[Any], plan: InjectionPlan, 
     _require(sorted(c["name"] for c in ours) == sorted(rendered), "our containers are not there once each")
     earlier = {c["name"]: c for c in was if is_reserved(str(_get(c, "name")))}
     for container in ours:
-        _prove_own(earlier.get(container["name"]), container, rendered[container["name"]])
+        _prove_own(earlier.get(container["name"]), container, rendered[container["name"]], plan.registries)
     if not ours:
         return
     _require(ours[0]["name"] == KEEPER_CONTAINER, "the keeper is not the first of ours")
@@ -149,13 +150,14 @@ def _prove_init_containers(was: list[Any], now: list[Any], plan: InjectionPlan, 
     _require(all(is_reserved(str(now[i]["name"])) for i in dependents), "a view is used before it is there")
 
 
-def _prove_own(earlier: Any, container: Any, rendered: _Json) -> None:
+def _prove_own(earlier: Any, container: Any, rendered: _Json, registries: Registries) -> None:
     name = rendered["name"]
     if earlier is None:
         _require(container == rendered, f"{name} is not as planned")
         return
     _unchanged(earlier, container, _REPAIRED_FIELDS, name)
-    _require(not differences(container, rendered), f"{name} differs")
+    _require(not differences(container, rendered, registries), f"{name} differs")
+    _require(registries.is_current(container.get("image"), rendered["image"]), f"{name} has another image")
     _require(not stripped_fields(container, rendered), f"{name} is no native sidecar with our probe")
 
 

@@ -124,8 +124,7 @@ def status_annotation(volumes: Mapping[str, Mapping[str, str]]) -> str:
 
 
 def _image(image: str, pull_policy: str, settings: InjectionSettings) -> dict[str, str]:
-    prefix = f"{settings.image_prefix.rstrip('/')}/" if settings.image_prefix else ""
-    found = {"image": prefix + image}
+    found = {"image": settings.registries.prefixed(image)}
     if pull_policy:
         found["imagePullPolicy"] = pull_policy
     return found

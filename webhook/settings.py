@@ -101,6 +101,7 @@ def _settings_of(values: Mapping[str, Any]) -> Settings:
         injection=InjectionSettings(
             sidecar_image=values["image"],
             image_prefix=values["image_prefix"],
+            image_mirrors=values["image_mirrors"],
             image_pull_policy=values["image_pull_policy"],
             image_pull_secrets=values["image_pull_secrets"],
             sandboxed_runtime_classes=frozenset(values["sandboxed_runtime_classes"]),
@@ -194,6 +195,13 @@ def _image_prefix(text: str) -> str:
     return text
 
 
+def _image_mirrors(text: str) -> tuple[str, ...]:
+    mirrors = tuple(mirror.strip() for mirror in text.split(",")) if text.strip() else ()
+    if any(not mirror or not _image_prefix(mirror) for mirror in mirrors):
+        raise ValueError("is not a list of registries with commas between them")
+    return mirrors
+
+
 def _one_of(*choices: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text not in choices:
@@ -218,6 +226,13 @@ _SETTINGS = (
         "image", "IMAGE", _image, _DEFAULTS.sidecar_image, "image of the keeper and the built-in filesystems"
     ),
     _Setting("image-prefix", "PREFIX", _image_prefix, "", "put before every image (air-gapped registries)"),
+    _Setting(
+        "image-mirrors",
+        "PREFIXES",
+        _image_mirrors,
+        "",
+        "registries that another webhook may send our images through, such as registry.example/proxy",
+    ),
     _Setting("image-pull-policy", "POLICY", _one_of(*_PULL_POLICIES), "", "pull policy of our image"),
     _Setting("image-pull-secrets", "NAMES", _names, "", "pull secrets of our image, in the pod's namespace"),
     _Setting(

@@ -201,7 +201,7 @@ def _check_mount(place: Place, mount: Mount, want: Wanted) -> None:
         )
     if mount.recursive_read_only not in _PLAIN_RECURSION:
         raise Unsupported(
-            f"{where} with recursiveReadOnly {mount.recursive_read_only}, which Kubernetes allows only without propagation",
+            f"{where} with recursiveReadOnly {shown(mount.recursive_read_only)}, which Kubernetes allows only without propagation",
             hint="drop recursiveReadOnly: readOnly makes the whole of a FUSE volume read-only",
         )
     if mount.mount_propagation == BIDIRECTIONAL:

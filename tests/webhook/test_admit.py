@@ -12,9 +12,10 @@ from hypothesis import HealthCheck, given, settings
 
 import webhook.admit
 from sidemount.model.facts import Facts
-from tests.webhook.admission import SETTINGS, Json, golden_facts, mutated, pod_with, review
+from tests.webhook.admission import SETTINGS, Json, golden_facts, mutated, pod_with, review, validated
 from tests.webhook.test_any_pod import pods
 from webhook.admit import mutate
+from webhook.asked import read_asked
 from webhook.decision import judge
 from webhook.injection_settings import InjectionSettings
 
@@ -258,3 +259,17 @@ def test_istio34799_cost_grows_no_faster_than_the_bytes() -> None:
     ratio = len(review(large)) / len(review(small))
     assert _cost_us(large) < _cost_us(small) * ratio * 3
     assert _cost_us(large) < 50_000
+
+
+@pytest.mark.parametrize("judged", [mutated, validated])
+@pytest.mark.parametrize(
+    "annotation",
+    [{"volume.sidemount.io/train": "nonsense"}, {"sidemount.io/inject": "maybe"}],
+    ids=["volume", "inject"],
+)
+def test_a_remembered_fault_holds_on_to_no_pod(judged: Any, annotation: Json) -> None:
+    assert not judged(pod_with(annotation)).outcome.allowed
+    asked = read_asked(tuple(annotation.items()))
+    fault = asked.fault or asked.inject_fault
+    assert fault is not None
+    assert fault.__traceback__ is None

@@ -220,7 +220,19 @@ SOURCES: list[Any] = [
         {"mountPath": "/source"},
         id="nfs",
     ),
+    pytest.param(
+        "nfs://[2001:db8::1]:2049/x",
+        {"nfs": {"server": "[2001:db8::1]", "path": "/x"}},
+        {"mountPath": "/source"},
+        id="nfs-at-its-standard-port",
+    ),
 ]
+
+
+def test_nfs_at_another_port_is_refused_as_kubernetes_has_no_place_for_it() -> None:
+    reviewed = mutated(pod_with({"volume.sidemount.io/train": "nfs://h:2050/x"}))
+    assert reviewed.reason == "Unsupported"
+    assert "2050" in reviewed.message
 
 
 @pytest.mark.parametrize(("source", "expected", "mount"), SOURCES)
@@ -373,3 +385,8 @@ def test_the_daemon_runs_as_the_uid_that_its_keeper_lets_in(source: str) -> None
     pod = after({"volume.sidemount.io/train": source})
     [mount] = decode_keeper_config(container(pod, "sidemount-keeper")["env"][0]["value"]).mounts
     assert mount.spec.uid == container(pod)["securityContext"]["runAsUser"]
+
+
+def test_the_keeper_requests_all_of_its_memory_so_that_the_kernel_kills_it_last() -> None:
+    resources = container(after(), "sidemount-keeper")["resources"]
+    assert resources["requests"]["memory"] == resources["limits"]["memory"]

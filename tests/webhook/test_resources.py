@@ -160,12 +160,12 @@ def tight(pod_resources: Json, *containers: Json, inits: list[Json] | None = Non
     ("pod", "fits"),
     [
         pytest.param(
-            tight({"requests": {"memory": "600Mi"}}, guaranteed({"memory": "512Mi"}, None)),
+            tight({"requests": {"memory": "640Mi"}}, guaranteed({"memory": "512Mi"}, None)),
             True,
             id="exactly",
         ),
         pytest.param(
-            tight({"requests": {"memory": "599Mi"}}, guaranteed({"memory": "512Mi"}, None)),
+            tight({"requests": {"memory": "639Mi"}}, guaranteed({"memory": "512Mi"}, None)),
             False,
             id="one-too-few",
         ),
@@ -182,7 +182,7 @@ def tight(pod_resources: Json, *containers: Json, inits: list[Json] | None = Non
         ),
         pytest.param(
             tight(
-                {"requests": {"memory": "700Mi"}},
+                {"requests": {"memory": "740Mi"}},
                 guaranteed({"memory": "512Mi"}, None),
                 inits=[{**guaranteed({"memory": "101Mi"}, None), "name": "side", "restartPolicy": "Always"}],
             ),
@@ -191,7 +191,7 @@ def tight(pod_resources: Json, *containers: Json, inits: list[Json] | None = Non
         ),
         pytest.param(
             tight(
-                {"requests": {"memory": "600Mi"}},
+                {"requests": {"memory": "640Mi"}},
                 guaranteed({"memory": "512Mi"}, None),
                 inits=[{**guaranteed({"memory": "512Mi"}, None), "name": "small"}],
             ),
@@ -205,12 +205,12 @@ def test_pod_level_requests_hold_or_are_refused_with_the_sum(pod: Json, fits: bo
     assert reviewed.outcome.allowed is fits, reviewed.response
     if not fits:
         assert reviewed.reason == "ResourcesExceeded"
-        assert "sidemount-keeper 24Mi" in reviewed.message or "cpu" in reviewed.message
+        assert "sidemount-keeper 64Mi" in reviewed.message or "cpu" in reviewed.message
         assert "at least" in reviewed.message
 
 
 def test_later_rounds_do_not_judge_what_others_changed() -> None:
-    pod = mutated(tight({"requests": {"memory": "600Mi"}}, guaranteed({"memory": "512Mi"}, None))).after
+    pod = mutated(tight({"requests": {"memory": "640Mi"}}, guaranteed({"memory": "512Mi"}, None))).after
     for container in pod["spec"]["initContainers"]:
         container["resources"]["requests"]["memory"] = "1Gi"
         container["resources"]["limits"]["memory"] = "1Gi"

@@ -4,13 +4,17 @@ import copy
 import json
 import random
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sidemount.host.facts_directory import FactsDirectory
 from sidemount.model.mountspec import decode_keeper_config
 from sidemount.model.names import view_name
 from tests.webhook.admission import (
+    SETTINGS,
     TOKEN_PATH,
     Json,
     assert_only_ours_changed,
@@ -21,6 +25,7 @@ from tests.webhook.admission import (
 )
 
 Change = Callable[[Json], None]
+FACTS = Path(__file__).parents[1] / "golden" / "facts"
 
 
 def injected(**spec: Any) -> Json:
@@ -490,6 +495,30 @@ def _view_written_to(pod: Json) -> None:
 K, D = "sidemount-keeper", "sidemount-train"
 FORGED: list[Any] = [
     pytest.param(_set(K, "image", "evil"), id="keeper-image"),
+    pytest.param(
+        _set(K, "image", "evil.example/ghcr.io/sidemount/sidecar:0.1.0"), id="keeper-image-elsewhere"
+    ),
+    pytest.param(_set(D, "image", "ghcr.io/sidemount/sidecar-evil:0.1.0"), id="daemon-image-of-like-name"),
+    pytest.param(_set(K, "image", None), id="keeper-no-image"),
+    pytest.param(_set(K, "terminationMessagePath", "/sidemount/train"), id="keeper-message-in-mounts"),
+    pytest.param(
+        _set(
+            K, "restartPolicyRules", [{"action": "Restart", "exitCodes": {"operator": "In", "values": [0]}}]
+        ),
+        id="keeper-restart-rules",
+    ),
+    pytest.param(
+        _set(
+            K,
+            "volumeMounts.2",
+            {"name": "train", "mountPath": TOKEN_PATH, "readOnly": True, "mountPropagation": "Bidirectional"},
+        ),
+        id="keeper-token-bidirectional",
+    ),
+    pytest.param(
+        _set(D, "volumeMounts.+", {"name": "train", "mountPath": "/var/run/secrets/x"}),
+        id="daemon-writable-secrets",
+    ),
     pytest.param(_set(K, "command", ["sh"]), id="keeper-command"),
     pytest.param(_set(K, "args", ["-c", "x"]), id="keeper-args"),
     pytest.param(_set(K, "workingDir", "/evil"), id="keeper-workingDir"),
@@ -586,6 +615,83 @@ def test_pod_that_does_not_ask_may_not_bring_our_containers() -> None:
     assert mutated(pod).reason == "HandMade"
     assert validated(pod).reason == "HandMade"
     assert validated(pod, "plain").reason == "HandMade"
+
+
+def _images(pod: Json, image: Callable[[str], str]) -> Json:
+    """Return the pod with every image of every container rewritten, as an image swapper does."""
+    pod = copy.deepcopy(pod)
+    for container in [*pod["spec"]["initContainers"], *pod["spec"]["containers"]]:
+        container["image"] = image(container["image"])
+    return pod
+
+
+MIRRORED = replace(SETTINGS, image_mirrors=("registry.example:5000/proxy/",))
+
+
+@pytest.mark.parametrize(
+    "swap",
+    [
+        pytest.param(lambda image: f"registry.example:5000/proxy/{image}", id="whole-reference"),
+        pytest.param(
+            lambda image: f"registry.example:5000/proxy/{image.removeprefix('ghcr.io/')}",
+            id="registry-replaced",
+        ),
+    ],
+)
+def test_images_sent_through_a_mirror_that_the_operator_names_stay(swap: Callable[[str], str]) -> None:
+    pod = _images(injected(), swap)
+    assert mutated(pod, settings=MIRRORED).patch == []
+    assert validated(pod, settings=MIRRORED).outcome.allowed
+    for refused in (mutated(pod), validated(pod)):
+        assert refused.reason == "HandMade"
+        assert "--image-mirrors" in refused.message
+
+
+@pytest.mark.parametrize(
+    "version",
+    [":0.0.9", ":0.0.9@sha256:" + "a" * 64, "@sha256:" + "a" * 64, ""],
+    ids=["tag", "both", "digest", "none"],
+)
+def test_an_image_of_another_version_converges_while_the_webhook_is_upgraded(version: str) -> None:
+    first = injected()
+    pod = _images(first, lambda image: image.replace(":0.1.0", version))
+    assert validated(pod).outcome.allowed
+    again = mutated(pod)
+    assert [op["path"] for op in again.patch] == [
+        "/spec/initContainers/0/image",
+        "/spec/initContainers/1/image",
+    ]
+    assert again.after == first
+    # The images of two versions, and an order that does not work: both are put right at once.
+    pod["spec"]["initContainers"].reverse()
+    assert own(settles(pod), "sidemount-keeper")["image"] == own(first, "sidemount-keeper")["image"]
+    mirrored = _images(pod, lambda image: f"registry.example:5000/proxy/{image}")
+    after = mutated(mirrored, settings=MIRRORED).after
+    assert own(after, "sidemount-keeper")["image"] == own(first, "sidemount-keeper")["image"]
+
+
+def test_an_image_prefix_that_is_rolled_out_converges() -> None:
+    prefixed = replace(SETTINGS, image_prefix="air.gap/")
+    pod = injected()
+    again = mutated(pod, settings=prefixed)
+    assert own(again.after, "sidemount-keeper")["image"] == "air.gap/ghcr.io/sidemount/sidecar:0.1.0"
+    assert mutated(again.after, settings=prefixed).patch == []
+    assert mutated(again.after).reason == "HandMade", "nobody allows that registry without the setting"
+
+
+def test_quantities_that_the_api_server_writes_in_its_own_way_are_no_difference(tmp_path: Path) -> None:
+    """resource.Quantity is written in its canonical form when an object is stored: 2048Mi becomes 2Gi."""
+    classes = (FACTS / "classes.yaml").read_text().replace("cacheSize: 2Gi", "cacheSize: 2048Mi")
+    (tmp_path / "classes.yaml").write_text(classes)
+    (tmp_path / "cluster.yaml").write_text((FACTS / "cluster.yaml").read_text())
+    facts = FactsDirectory(tmp_path, settle_s=0).facts()
+    pod = between_rounds(mutated(pod_with({"volume.sidemount.io/train": "s3://b/x"}), facts=facts).after)
+    cache = next(v for v in pod["spec"]["volumes"] if v["name"] == "sidemount-cache-train")
+    assert cache["emptyDir"]["sizeLimit"] == "2048Mi"
+    cache["emptyDir"]["sizeLimit"] = "2Gi"
+    assert mutated(pod, facts=facts).patch == []
+    cache["emptyDir"]["sizeLimit"] = "3Gi"
+    assert mutated(pod, facts=facts).reason == "HandMade"
 
 
 @pytest.mark.parametrize("mount_path_form", [False, True])

@@ -350,3 +350,25 @@ def test_an_unreadable_pod_that_speaks_of_us_is_refused() -> None:
     assert "$.spec.containers" in reviewed.message
     pod["metadata"]["annotations"] = {}
     assert validated(pod).outcome.allowed
+
+
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [
+        pytest.param('"version":1', '"version":true', id="true-for-1"),
+        pytest.param('"version":1', '"version":1.0', id="1.0-for-1"),
+        pytest.param('"version":1', '"version":2,"version":1', id="a-key-twice"),
+        pytest.param("SidecarPreferred", "CsiPreferred", id="reason"),
+    ],
+)
+def test_the_status_cannot_be_tampered_with_S2_05(was: str, now: str) -> None:
+    old = mutated(pod_with()).after
+    new = copy.deepcopy(old)
+    status = old["metadata"]["annotations"]["sidemount.io/status"]
+    new["metadata"]["annotations"]["sidemount.io/status"] = json.dumps(json.loads(status), indent=1)
+    assert validated(new, operation="UPDATE", old=old).outcome.allowed
+    assert was in status
+    new["metadata"]["annotations"]["sidemount.io/status"] = status.replace(was, now)
+    assert validated(new, operation="UPDATE", old=old).reason == "Immutable"
+    del new["metadata"]["annotations"]["sidemount.io/status"]
+    assert validated(new, operation="UPDATE", old=old).reason == "Immutable"
