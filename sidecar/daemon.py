@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from sidecar.daemon_client import Client, client_argv
 from sidecar.daemon_link import KeeperLink, Order, obtain_order
 from sidecar.daemon_runtime import RUNTIMES, Runtime, make_runtime
-from sidecar.daemon_session import FuseSession
+from sidecar.daemon_session import FuseSession, prefault_read_buffers
 from sidecar.daemon_work import CountedOperations, Work
 from sidecar.filesystems import build_operations
 from sidemount.host import logs, process_attributes
@@ -107,6 +107,8 @@ def _serve_built_in(settings: DaemonSettings, order: Order, log: EventLog) -> in
         state_dir=settings.run_dir,
         in_thread=runtime.in_thread,
     )
+    if order.serve.spec.takeover:
+        prefault_read_buffers()
     work = Work()
     session = FuseSession(operations, CountedOperations(operations, work), order.device, order.serve.init)
     ending = _Ending(settings, log, let_end=runtime.terminate)

@@ -36,6 +36,7 @@ class Client:
 
     def __init__(self, argv: tuple[str, ...], device: int, secrets_dir: str, log: EventLog) -> None:
         """Start it. `device` is -1 for one that mounts by itself. Raises HostFailure."""
+        process_attributes.adopt_orphans()
         self._log = log
         self._is_told_to_end = False
         self._hide = Redactor(secrets_dir)
@@ -79,6 +80,7 @@ class Client:
 
     def wait(self) -> int:
         """Wait for its end and return its exit code, 128 + N if signal N ended it; 0 if it is the one we sent to end it."""
+        _reap_until_ended(self._process.pid)
         code = self._process.wait()
         self._reader.join(1.0)
         if code == -signal.SIGTERM and self._is_told_to_end:
@@ -95,6 +97,16 @@ class Client:
             if line:
                 self._tail.append(line)
                 self._log.info("client_output", line=line)
+
+
+def _reap_until_ended(pid: int) -> None:
+    """Wait for the client, and take every other child off the process table: we are its container's first process."""
+    while True:
+        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+        if ended is None or ended.si_pid == pid:
+            return
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(ended.si_pid, os.WNOHANG)
 
 
 class Redactor:

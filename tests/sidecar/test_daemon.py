@@ -15,6 +15,7 @@ import trio
 
 from sidecar.daemon_client import Redactor, client_argv
 from sidecar.daemon_link import KeeperLink, Order, obtain_order
+from sidecar.daemon_session import WORKERS_MAX
 from sidecar.daemon_work import CountedOperations, Work
 from sidemount.host import handover, logs, wire
 from sidemount.host.handover import Heartbeat, Hello, Message, Ready, Refusal, Refused, Serve, Stop, Stopping
@@ -154,6 +155,19 @@ def test_a_daemon_needs_little_memory(make_pod: MakePod) -> None:
     rollup = Path(f"/proc/{pod.daemons['train'].pid}/smaps_rollup").read_text()
     pss = next(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:"))
     assert pss < 40 * 1024
+    assert pod.end() == 0
+
+
+@pytest.mark.fuse
+@pytest.mark.root
+def test_a_daemon_whose_successor_shall_continue_has_its_buffers_in_memory(make_pod: MakePod) -> None:
+    """A process killed while a request is copied to a page that is not there makes the kernel answer EIO."""
+    pod = make_pod(KeeperMount(spec=directory_spec(takeover=True), views=(view("train"),))).start()
+    status = Path(f"/proc/{pod.daemons['train'].pid}/status").read_text()
+    resident = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("RssAnon:"))
+    assert resident > WORKERS_MAX << 10
+    (pod.seen("train") / "big").write_bytes(os.urandom(8 << 20))
+    assert (pod.seen("train") / "big").read_bytes() == (pod.source("train") / "big").read_bytes()
     assert pod.end() == 0
 
 
