@@ -2,8 +2,10 @@
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -22,19 +24,39 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     now = datetime.now(UTC)
     try:
-        if arguments.command == "dev":
-            return _dev(arguments, now)
-        return _inspect(arguments, now)
+        code = _dev(arguments, now) if arguments.command == "dev" else _inspect(arguments, now)
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except VolumeError as error:
-        print(f"certs: {error}", file=sys.stderr)
+        _complain(str(error))
         return EXIT_BAD_INPUT if isinstance(error, InvalidRequest) else EXIT_FAILED
+    except OSError as error:  # the output's: every other one is told with its file
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):  # the reader, such as head, has seen enough
+            return 0
+        _complain(f"the output cannot be written: {error.strerror}")
+        return EXIT_FAILED
+    return code
+
+
+def _complain(text: str) -> None:
+    """Print an error as one line that no terminal obeys."""
+    safe = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+    print(f"certs: {safe}", file=sys.stderr)
+
+
+def _directory(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("names no directory")
+    return Path(text)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m certs", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     dev = commands.add_parser("dev", help="make or reuse a development authority and serving certificate")
-    dev.add_argument("--dir", required=True, type=Path, metavar="DIR", help="where the files are kept")
+    dev.add_argument("--dir", required=True, type=_directory, metavar="DIR", help="where the files are kept")
     dev.add_argument(
         "--name",
         required=True,

@@ -124,7 +124,7 @@ def _ensure_serving(
 def _load(certificate: Path, key: Path, force: bool) -> tuple[Issued | None, str]:
     if force:
         return None, "it was asked for"
-    if not certificate.exists() and not key.exists():
+    if not os.path.lexists(certificate) and not os.path.lexists(key):
         return None, "there was none"
     try:
         return load_issued(certificate, key), ""
@@ -145,7 +145,12 @@ def _keep_private(key: Path) -> None:
 
 @contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise HostFailure(
+            f"{directory} cannot be opened: {error.strerror}", errno=error.errno or 0
+        ) from error
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -19,9 +19,16 @@ def parse_host(text: str) -> x509.GeneralName:
     Raises: InvalidRequest.
     """
     try:
-        return x509.IPAddress(ipaddress.ip_address(text.removeprefix("[").removesuffix("]")))
+        address = ipaddress.ip_address(text.removeprefix("[").removesuffix("]"))
     except ValueError:
         pass
+    else:
+        if "%" in str(address):
+            raise InvalidRequest(
+                f"host {text[:80]!r} has a zone, which no certificate can hold",
+                hint="leave out the % and the rest",
+            )
+        return x509.IPAddress(address)
     name = text.lower().removesuffix(".")
     if len(name) > _MAX_DNS_NAME or not _DNS_NAME.fullmatch(name) or _looks_like_address(name):
         raise InvalidRequest(

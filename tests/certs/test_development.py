@@ -16,7 +16,7 @@ from certs.authority import create_authority, issue_serving
 from certs.development import DevelopmentFiles, ensure_development
 from certs.hosts import parse_hosts
 from certs.pem import parse_certificates, render_certificate, write_atomically
-from sidemount.model.errors import HostFailure, OperationPending
+from sidemount.model.errors import HostFailure, InvalidRequest, OperationPending
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -221,3 +221,55 @@ def test_the_module_runs_as_a_program(tmp_path: Path) -> None:
     done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert (tmp_path / "tls.crt").exists()
+
+
+def _run(command: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        ["/bin/sh", "-c", command.replace("certs", f"{sys.executable} -m certs", 1)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "said"),
+    [
+        pytest.param("certs inspect {dir}/ca.crt >/dev/full", 1, "No space left on device", id="disk-full"),
+        pytest.param("certs inspect {dir}/ca.crt | true", 0, "", id="reader-gone"),
+        pytest.param("certs inspect '/x\x1b[31m'", 1, "/x\\x1b[31m cannot be read", id="terminal-escape"),
+        pytest.param(
+            "chmod 0 {dir}/..; setpriv --reuid 65534 --regid 65534 --clear-groups certs dev --dir {dir} --name x",
+            1,
+            "Permission denied",
+            id="no-permission",
+        ),
+    ],
+)
+def test_whatever_fails_is_one_line_and_no_traceback(
+    files: DevelopmentFiles, command: str, code: int, said: str
+) -> None:
+    _ensure(files)
+    try:
+        done = _run(command.format(dir=files.directory))
+    finally:
+        files.directory.parent.chmod(0o755)
+    assert done.returncode == code, done.stderr
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == (1 if said else 0)
+
+
+def test_an_empty_directory_name_does_not_mean_the_current_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(["dev", "--dir", "", "--name", "x"])
+    assert ended.value.code == 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_address_with_a_zone_is_refused_as_no_certificate_holds_one() -> None:
+    with pytest.raises(InvalidRequest, match="zone"):
+        parse_hosts(["fe80::1%eth0"])
