@@ -2,11 +2,13 @@
 
 import json
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from e2e.podlet.client import RunningPod
+from e2e.podlet.errors import PodletError
 from tests.pods.manifests import Json, mount, program
 from tests.pods.source_tree import INBOX, POEM, POEM_FILE, SourceTree
 
@@ -14,6 +16,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 WATCH = PROGRAMS / "watch.py"
 HOLD = PROGRAMS / "hold.py"
 POLL_S = 0.05
+PROBE = ("python3", "-S", "-m", "sidecar", "probe", "--run-dir", "/run/sidemount")
 # What the kernel says of a connection that is gone: before, and to whom was waiting when it went.
 LOST = frozenset({"ENOTCONN", "ECONNABORTED"})
 
@@ -109,3 +112,23 @@ def sh(running: RunningPod, container: str, script: str, *, timeout_s: float = 3
     done = running.exec(container, ["sh", "-c", f"exec 2>&1; {script}"], timeout_s=timeout_s)
     assert done.exit_code is not None, done
     return done.stdout
+
+
+def wait_for_probe(
+    running: RunningPod, said: str, *, container: str = "sidemount-books", deadline_s: float = 30.0
+) -> str:
+    """Probe a volume as kubelet does until the probe says such words, and return all that it said. Raises AssertionError.
+
+    The probe succeeds if, and only if, it says "ready".
+    """
+    until = time.monotonic() + deadline_s
+    while True:
+        answer = ""
+        with suppress(PodletError):  # the container is not running yet
+            done = running.exec(container, PROBE)
+            answer = done.stdout.strip()
+            assert (done.exit_code == 0) == (answer == "ready"), done
+            if said in answer and (said != "ready" or answer == said):
+                return answer
+        assert time.monotonic() < until, f"{container}: {answer}"
+        time.sleep(POLL_S)

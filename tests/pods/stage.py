@@ -135,4 +135,4 @@ def _end(running: RunningPod) -> None:
         if container.name.startswith(RESERVED_PREFIX) and container.name != KEEPER_CONTAINER:
             with suppress(PodletError):  # it does not run at the moment
                 running.kill(container.name)
-    running.delete(0)
+    running.delete(0, deadline_s=20)

@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from e2e.podlet.client import RunningPod
-from tests.pods.application import LOST, Watcher, watcher
+from tests.pods.application import LOST, Watcher, wait_for_probe, watcher
 from tests.pods.conftest import MakeStage
 from tests.pods.manifests import mount, pod, shell
 from tests.pods.source_tree import INBOX, POEM, SourceTree
@@ -77,6 +77,11 @@ def test_a_daemon_that_dies_again_and_again_is_remounted_each_time(
     _assert_remounted(running, tree, watch)
 
 
+@pytest.mark.xfail(
+    reason="a daemon that hangs as a whole is cut off, but nothing ends its container, so no other one ever serves",
+    strict=True,
+    raises=AssertionError,
+)
 def test_a_daemon_that_hangs_is_replaced(make_stage: MakeStage) -> None:
     """A stopped process does not end by itself: the keeper's deadline must end the wait, and the probe must not be needed."""
     stage = make_stage(class_spec={"hungAfter": "2s"})
@@ -85,7 +90,8 @@ def test_a_daemon_that_hangs_is_replaced(make_stage: MakeStage) -> None:
     running = stage.run(pod({"books": stage.source(tree)}, watcher()))
     watch = Watcher(running)
     running.kill(DAEMON, signal.SIGSTOP)
-    watch.wait_until("create", "ok", RECOVERED_S, times=2)
+    watch.wait_until("create", "ENOTCONN", RECOVERED_S)
+    watch.wait_until("create", "ok", 5.0, times=2)
     _restarted(running, DAEMON)
     _assert_remounted(running, tree, watch)
 
@@ -95,6 +101,7 @@ def test_a_keeper_that_is_killed_under_load_is_not_noticed(running: RunningPod, 
     for times in (1, 2):
         running.kill(KEEPER)
         _restarted(running, KEEPER, times=times)
+        wait_for_probe(running, "ready", deadline_s=10.0)
     assert running.status().containers[DAEMON].restart_count == 0
     # The new keeper has taken the volume back: it can still replace a daemon.
     assert {change.outcome for change in watch.changes()} == {"ok"}

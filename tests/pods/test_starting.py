@@ -1,13 +1,12 @@
 """A volume that cannot be served keeps the pod's applications from starting, and says why where its owner looks."""
 
-import time
 from collections.abc import Callable
-from contextlib import suppress
 
 import pytest
 
 from e2e.podlet.client import RunningPod
-from e2e.podlet.errors import NotInTime, PodletError
+from e2e.podlet.errors import NotInTime
+from tests.pods.application import wait_for_probe
 from tests.pods.conftest import MakeStage
 from tests.pods.manifests import mount, pod, shell, task
 from tests.pods.source_tree import POEM_FILE, SourceTree
@@ -17,7 +16,6 @@ from webhook.injection_settings import InjectionSettings
 pytestmark = [pytest.mark.root, pytest.mark.fuse]
 DAEMON = "sidemount-books"
 KEEPER = "sidemount-keeper"
-PROBE = ("python3", "-S", "-m", "sidecar", "probe", "--run-dir", "/run/sidemount")
 
 
 def _loop(tree: SourceTree) -> None:
@@ -54,7 +52,7 @@ def test_a_sub_path_that_cannot_be_a_view_is_told_by_the_startup_probe(
     app = shell("app", volumeMounts=[mount("books", "/sub", subPath=sub_path), ready])
     first = task("first", ":", volumeMounts=[ready])
     running = stage.start(pod({"books": stage.source(tree)}, app, inits=(first,)))
-    told = _wait_for_probe(running, said)
+    told = wait_for_probe(running, said)
     assert f'sub-path "{sub_path}" of volume "books"' in told
     assert said in running.logs(KEEPER)
     _assert_nothing_started(running)
@@ -111,7 +109,7 @@ def test_one_volume_that_cannot_be_served_keeps_every_application_waiting(stage:
     app = shell("app", volumeMounts=[mount("able", "/able"), mount("bad", "/bad", subPath="missing")])
     other = shell("other", volumeMounts=[mount("able", "/able")])
     running = stage.start(pod({"able": stage.source(able), "bad": stage.source(bad)}, app, other))
-    _wait_for_probe(running, "does not exist", "sidemount-bad")
+    wait_for_probe(running, "does not exist", container="sidemount-bad")
     status = running.status()
     assert status.containers["sidemount-able"].restart_count == 0
     assert {status.containers[name].started for name in ("app", "other")} == {False}
@@ -126,16 +124,3 @@ def _assert_nothing_started(running: RunningPod) -> None:
             0.5,
             "with an application",
         )
-
-
-def _wait_for_probe(running: RunningPod, said: str, container: str = DAEMON) -> str:
-    """Probe as kubelet does until the probe fails with such words, and return them."""
-    until = time.monotonic() + READY_S
-    while True:
-        with suppress(PodletError):  # it is not running yet
-            done = running.exec(container, PROBE)
-            assert done.exit_code != 0, "the volume is live"
-            if said in done.stdout:
-                return done.stdout
-        assert time.monotonic() < until, running.logs(KEEPER)
-        time.sleep(0.1)
