@@ -25,6 +25,7 @@ AT_LOG_END = 10  # the window after its last one
 
 SLOT_BITS = 24
 SLOT = (1 << SLOT_BITS) - 1  # the part of a node id, or of a handle, that is its slot
+NODES_LEAST = 1024
 NODES_MAX = 1 << SLOT_BITS
 HANDLES_MAX = 1 << 20
 HANDLE_WORDS = 4

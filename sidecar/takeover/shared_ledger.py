@@ -11,7 +11,6 @@ from sidecar.takeover.mapping import map_words, reserve
 from sidecar.takeover.records import LINK, NODE, parse_record, render_link, render_node
 from sidecar.takeover.table import Table, load_table
 
-_LEAST_SLOTS = 1024
 _CLEANED_AT_ONCE = 4
 _SLACK = 16384  # records beside the current ones, before cleaning is worth it
 
@@ -111,7 +110,7 @@ class SharedLedger(Ledger):
         have = self._head[layout.AT_NODES_RESERVED]
         if slot < have:
             return
-        want = min(max(2 * have, _LEAST_SLOTS), layout.NODES_MAX)
+        want = min(2 * have, layout.NODES_MAX)
         try:
             for region in (layout.NODE_IDS, layout.LOOKUPS):
                 reserve(self._file, region, want * layout.WORD)

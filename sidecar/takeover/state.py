@@ -120,10 +120,13 @@ def _format(file: int) -> None:
     os.truncate(file, layout.LOG)
     reserve(file, 0, layout.HEAD_WORDS * layout.WORD)
     reserve(file, layout.JOURNAL, layout.STEPS * layout.STEP_BYTES)
+    for region in (layout.NODE_IDS, layout.LOOKUPS):
+        reserve(file, region, layout.NODES_LEAST * layout.WORD)
     head = map_words(file, 0, layout.HEAD_WORDS)
     head[layout.AT_FORMAT] = layout.FORMAT
     head[layout.AT_ID] = secrets.randbits(64) | 1
     head[layout.AT_ID + 1] = secrets.randbits(64)
+    head[layout.AT_NODES_RESERVED] = layout.NODES_LEAST
     head[layout.AT_NEXT_NODE] = head[layout.AT_NEXT_HANDLE] = 1
     head[layout.AT_MAGIC] = layout.MAGIC
 

@@ -64,7 +64,7 @@ def main() -> None:
     operations.on_init = _say_ready
     options = {"allow_other", "default_permissions", "fsname=sidemount-test", "subtype=sidemount"}
     pyfuse3.init(operations, arguments.mountpoint, options)
-    _drop_to(arguments.uid, arguments.capabilities)
+    drop_to(arguments.uid, arguments.capabilities)
     if runtime is not None:
         runtime.run(pyfuse3.main)
     else:
@@ -94,7 +94,8 @@ def _operations(arguments: argparse.Namespace, runtime: PollRuntime | None) -> F
     return directory_operations(store, settings, in_thread)
 
 
-def _drop_to(uid: int, capabilities: str) -> None:
+def drop_to(uid: int, capabilities: str) -> None:
+    """Be somebody else, or root with the few capabilities that the daemon has in a pod."""
     if uid:
         os.setgroups([])
         os.setresgid(uid, uid, uid)

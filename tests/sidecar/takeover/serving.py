@@ -1,0 +1,188 @@
+"""One generation of a daemon for tests: takes over from the one before it and serves until it is killed.
+
+A `Fault` leaves one of the conditions of a takeover out, so that a test can show that it is needed.
+"""
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from sidecar.daemon_session import FuseSession, prefault_read_buffers
+from sidecar.directory.store import Store
+from sidecar.filesystems import Succession, build_operations
+from sidecar.poll_runtime import PollRuntime
+from sidecar.takeover import shared_ledger, state
+from sidecar.takeover.drain import Drained, drain, requeue
+from sidecar.takeover.handle_ledger import Handles, SharedHandleLedger
+from sidecar.takeover.journal import Journal
+from sidecar.takeover.park import Park
+from sidecar.takeover.shared_journal import SharedStep
+from sidecar.takeover.table import Table
+from sidemount.model.mountspec import MountSpec
+from tests.sidecar.directory.daemon import drop_to
+
+_MAKING = ("create", "mkdir", "mknod", "symlink", "link")
+_TAKING = ("unlink", "rmdir", "rename", "setxattr", "removexattr")
+
+
+class Fault(Enum):
+    """A condition that is left out."""
+
+    NONE = "none"
+    NO_JOURNAL = "no-journal"
+    NO_SECOND_RESEND = "no-second-resend"
+    NO_PREFAULT = "no-prefault"
+    NO_NODES = "no-nodes"
+    NO_HANDLES = "no-handles"
+    NO_HOLDER = "no-holder"
+    NO_ERRANDS = "no-errands"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How a volume is served in a test. `suicide`: how likely a daemon kills itself at each boundary of an operation."""
+
+    source: str
+    state_dir: str
+    options: dict[str, Any] = field(default_factory=dict)
+    fault: Fault = Fault.NONE
+    suicide: float = 0.0
+
+
+def serve(
+    plan: Plan,
+    device: int,
+    init: bytes,
+    park: Park,
+    *,
+    resume: bool,
+    say: Callable[[dict[str, Any]], None],
+) -> None:
+    """Serve to the end. `say` is given what is worth knowing, once everything is served."""
+    began = time.perf_counter()
+    if plan.fault is not Fault.NO_PREFAULT:
+        prefault_read_buffers()
+    _leave_out(plan.fault)
+    if plan.suicide:
+        _be_suicidal(plan.suicide)
+    runtime = PollRuntime()
+    prefaulted = time.perf_counter()
+    held = park.recover() if resume else {}
+    if not resume:
+        park.clear()
+    spec = MountSpec(
+        volume="test",
+        driver_class="directory",
+        source=f"dir://{plan.source}",
+        filesystem="directory",
+        options=tuple(sorted(plan.options.items())),
+    )
+    operations = build_operations(
+        spec,
+        source=plan.source,
+        secrets="",
+        cache="",
+        state_dir=plan.state_dir,
+        in_thread=runtime.in_thread,
+        succession=Succession(resume=resume, holder=park, held=held),
+    )
+    if plan.fault is not Fault.NO_ERRANDS:
+        runtime.errands = operations.errands
+    loaded = time.perf_counter()
+    drained = Drained()
+    if resume:
+        drained = drain(device)
+        operations.resume(drained)
+        if plan.fault is not Fault.NO_SECOND_RESEND:
+            requeue(device, drained)
+    drop_to(0, "production")
+    session = FuseSession(operations, operations, os.dup(device), drained.init or init)
+    switch_over = operations.on_init
+
+    def on_init() -> None:
+        switch_over()
+        now = time.perf_counter()
+        say(
+            {
+                "state_id": operations.state_id,
+                "prefault_ms": (prefaulted - began) * 1e3,
+                "load_ms": (loaded - prefaulted) * 1e3,
+                "drain_ms": (now - loaded) * 1e3,
+                "drained": drained.requests,
+                "operations": len(drained.operations),
+                "nodes": len(operations._filesystem.nodes),  # type: ignore[attr-defined]  # a test may look
+                "size_bytes": getattr(operations.memory, "size_bytes", 0),
+            }
+        )
+
+    operations.on_init = on_init
+    operations.memory.on_lost = lambda reason: say({"lost": reason})
+    runtime.run(session.main)  # type: ignore[arg-type]  # an awaitable of pyfuse3's
+    session.close()
+
+
+def _leave_out(fault: Fault) -> None:
+    match fault:
+        case Fault.NO_JOURNAL:
+            vars(state)["SharedJournal"] = _NoJournal
+        case Fault.NO_NODES:
+            vars(shared_ledger)["load_table"] = _root_alone
+        case Fault.NO_HANDLES:
+            vars(state)["SharedHandleLedger"] = _NoHandles
+        case Fault.NO_HOLDER:
+            setattr(Park, "hold", lambda self, key, descriptor: False)  # noqa: B010
+
+
+class _NoJournal(Journal):
+    def __init__(self, *_: Any) -> None:
+        super().__init__()
+
+    def stop(self) -> None:
+        """Do nothing."""
+
+
+class _NoHandles(SharedHandleLedger):
+    def load(self) -> Handles:
+        super().load()
+        return {}
+
+
+_load_table = shared_ledger.load_table
+
+
+def _root_alone(*arguments: Any) -> Table:
+    table = _load_table(*arguments)
+    return Table({node: what for node, what in table.nodes.items() if node == 1})
+
+
+def _be_suicidal(likely: float) -> None:
+    """Kill this process now and then: before and after the store is changed, and between all that is noted of it."""
+    dice = random.Random()
+
+    def around(original: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*arguments: Any, **named: Any) -> Any:
+            _perhaps_die(dice, likely)
+            result = original(*arguments, **named)
+            _perhaps_die(dice, likely)
+            return result
+
+        return wrapped
+
+    for name in (*_MAKING, *_TAKING):
+        setattr(Store, name, around(getattr(Store, name)))
+    for name in ("intend", "done", "opens"):
+        setattr(SharedStep, name, around(getattr(SharedStep, name)))
+    setattr(SharedHandleLedger, "opened", around(SharedHandleLedger.opened))  # noqa: B010
+    ledger = shared_ledger.SharedLedger
+    for name in ("node", "link", "unlink", "gone"):
+        setattr(ledger, name, around(getattr(ledger, name)))
+
+
+def _perhaps_die(dice: random.Random, likely: float) -> None:
+    if dice.random() < likely:
+        os.kill(os.getpid(), signal.SIGKILL)
