@@ -11,7 +11,7 @@ import msgspec
 
 from sidemount.model.errors import BadMessage
 from sidemount.model.mountspec import KeeperConfig, KeeperMount, decode_keeper_config
-from sidemount.model.names import KEEPER_CONTAINER, MOUNTS_VOLUME
+from sidemount.model.names import KEEPER_CONTAINER, MOUNTS_ENV, MOUNTS_VOLUME
 from webhook.image import Registries
 from webhook.operations import NotApplicable, Operation, apply
 from webhook.own_container import differences, is_same_volume, mounts_env, stripped_fields
@@ -71,6 +71,7 @@ def _prove_metadata(was: _Json, now: _Json, plan: InjectionPlan) -> None:
     _unchanged(was, now, frozenset({"annotations"}), "metadata")
     old, new = _mapping(was, "annotations"), _mapping(now, "annotations")
     _require(set(old) <= set(new), "an annotation is gone")
+    _require(plan.marks.annotations.keys() <= new.keys(), "an annotation of ours is not there")
     for key, value in new.items():
         if key not in plan.marks.annotations:
             _require(key in old and old[key] is value, f"annotation {key} changed")
@@ -82,10 +83,12 @@ def _prove_metadata(was: _Json, now: _Json, plan: InjectionPlan) -> None:
 
 def _prove_pod(was: _Json, now: _Json, plan: InjectionPlan) -> None:
     old, new = was.get("terminationGracePeriodSeconds"), now.get("terminationGracePeriodSeconds")
-    if new is not old:
+    wanted = plan.marks.grace_s
+    if wanted is None:
+        _require(new is old, "the grace period changed")
+    else:
         floor = _DEFAULT_GRACE_S if old is None else old
-        is_raised = plan.marks.grace_s is not None and plan.marks.grace_s > floor
-        _require(is_raised and new == plan.marks.grace_s, "the grace period is not raised as planned")
+        _require(type(new) is int and new == wanted > floor, "the grace period is not raised as planned")
     secrets, found = _list(was, "imagePullSecrets"), _list(now, "imagePullSecrets")
     _prove_kept(secrets, found, "imagePullSecrets")
     _require(
@@ -106,9 +109,11 @@ def _prove_volumes(was: list[Any], now: list[Any], plan: InjectionPlan) -> None:
     _require(
         sorted(volume["name"] for volume in found) == sorted(ours), "our volumes are not there once each"
     )
-    _require(
-        all(is_same_volume(volume, ours[volume["name"]]) for volume in found), "a volume of ours differs"
-    )
+    earlier = {id(volume) for volume in was}
+    for volume in found:
+        rendered = ours[volume["name"]]
+        is_ours = is_same_volume(volume, rendered) if id(volume) in earlier else volume == rendered
+        _require(is_ours, "a volume of ours differs")
     added = [volume for volume in now[len(was) :] if volume not in found]
     _require(added == list(plan.new_volumes), "volumes were added that nobody planned")
 
@@ -156,9 +161,21 @@ def _prove_own(earlier: Any, container: Any, rendered: _Json, registries: Regist
         _require(container == rendered, f"{name} is not as planned")
         return
     _unchanged(earlier, container, _REPAIRED_FIELDS, name)
+    for field in _REPAIRED_FIELDS - {"env"}:
+        is_planned = container.get(field) is earlier.get(field) or container.get(field) == rendered.get(field)
+        _require(is_planned, f"{name}: {field} is not as planned")
+    _prove_env(_list(earlier, "env"), _list(container, "env"), name)
     _require(not differences(container, rendered, registries), f"{name} differs")
     _require(registries.is_current(container.get("image"), rendered["image"]), f"{name} has another image")
     _require(not stripped_fields(container, rendered), f"{name} is no native sidecar with our probe")
+
+
+def _prove_env(was: list[Any], now: list[Any], name: str) -> None:
+    """Nothing but the value of the keeper's configuration may change, which is judged by itself."""
+    _require(len(was) == len(now), f"{name}: env gained or lost an entry")
+    for old, new in zip(was, now, strict=True):
+        is_config = _get(old, "name") == MOUNTS_ENV
+        _unchanged(old, new, frozenset({"value"}) if is_config else frozenset(), f"{name}: env")
 
 
 def _configuration(keeper: _Json) -> KeeperConfig | None:
@@ -175,6 +192,7 @@ def _prove_container(old: Any, new: Any, added: list[dict[str, Any]], planned: _
     if new is not old:
         _unchanged(old, new, frozenset({"volumeMounts"}), f"container {name}")
     mounts, found = _list(old, "volumeMounts"), _list(new, "volumeMounts")
+    _require(bool(added) or _get(old, "volumeMounts") is not None or new is old, f"container {name} changed")
     _require(len(found) >= len(mounts), f"a mount of container {name} is gone")
     for before, after in zip(mounts, found, strict=False):
         _prove_mount(before, after, planned, name)
@@ -195,7 +213,7 @@ def _prove_mount(old: Any, new: Any, planned: _Planned, container: str) -> None:
         )
         view = planned.views.get(str(_get(new, "subPath")))
         _require(view is not None, f"{where} shows no view")
-        _prove_shown(new, view is not None and view.read_only, where)
+        _prove_shown(old, new, view is not None and view.read_only, where)
     else:
         _prove_csi_mount(old, new, planned, where)
         return
@@ -229,12 +247,13 @@ def _prove_view(old: Any, new: Any, served: KeeperMount, planned: _Planned, wher
     _require(view.sub_path == (_get(old, "subPath") or ""), f"{where} shows another directory")
     read_only = _get(old, "readOnly") is True or served.spec.read_only
     _require(view.read_only is read_only, f"{where} shows a view of other writability")
-    _prove_shown(new, read_only, where)
+    _prove_shown(old, new, read_only, where)
 
 
-def _prove_shown(mount: Any, read_only: bool, where: str) -> None:
-    _require(_get(mount, "mountPropagation") == HOST_TO_CONTAINER, f"{where} has another propagation")
-    _require(_get(mount, "readOnly") is True or not read_only, f"{where} became writable")
+def _prove_shown(old: Any, new: Any, read_only: bool, where: str) -> None:
+    _require(_get(new, "mountPropagation") == HOST_TO_CONTAINER, f"{where} has another propagation")
+    wanted = True if read_only else _get(old, "readOnly")
+    _require(_get(new, "readOnly") is wanted, f"{where} is not as writable as planned")
 
 
 def _shows_view(container: Any) -> bool:

@@ -251,12 +251,29 @@ def test_a_spoilt_patch_is_not_proved(spoil: Spoil) -> None:
 def test_every_single_operation_is_needed() -> None:
     pod = a_pod()
     plan, operations = plan_of(pod)
-    # What only makes a pod better may be missing: the proof is about harm and about what must be there.
-    better = ("/metadata/annotations/", "/spec/terminationGracePeriodSeconds")
-    for index, operation in enumerate(operations):
-        if not operation["path"].startswith(better):
-            with pytest.raises(NotProved):
-                prove(pod, operations[:index] + operations[index + 1 :], plan)
+    for index in range(len(operations)):
+        with pytest.raises(NotProved):
+            prove(pod, operations[:index] + operations[index + 1 :], plan)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        pytest.param("/spec/containers/0/volumeMounts/0/readOnly", "", id="a-flag-that-is-no-flag"),
+        pytest.param("/spec/containers/0/volumeMounts/0/readOnly", True, id="read-only-that-nobody-asked"),
+        pytest.param("/spec/containers/1/volumeMounts", [], id="empty-mounts-of-a-container-without"),
+        pytest.param("/spec/containers/1/volumeMounts", "x", id="mounts-that-are-no-list"),
+        pytest.param("/spec/volumes/3/emptyDir/x", 0, id="a-field-within-a-volume-of-ours"),
+        pytest.param("/spec/terminationGracePeriodSeconds", 11, id="another-grace-period"),
+        pytest.param("/spec/terminationGracePeriodSeconds", 10.0, id="a-grace-period-that-is-no-integer"),
+    ],
+)
+def test_an_operation_more_is_not_proved(path: str, value: Any) -> None:
+    pod = a_pod()
+    plan, operations = plan_of(pod)
+    assert prove(pod, operations, plan)
+    with pytest.raises(NotProved):
+        prove(pod, [*operations, {"op": "add", "path": path, "value": value}], plan)
 
 
 def test_a_patch_that_fails_its_proof_is_denied_and_not_sent(
