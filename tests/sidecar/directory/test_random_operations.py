@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.fuse, pytest.mark.root]
 REPOSITORY = Path(__file__).parents[3]
 
 
-def exercise(directory: Path, *arguments: str, seconds: float = 4) -> "subprocess.CompletedProcess[str]":
+def exercise(directory: Path, *arguments: str, seconds: float = 3) -> "subprocess.CompletedProcess[str]":
     """Run the exerciser on a directory."""
     command = [
         sys.executable,
