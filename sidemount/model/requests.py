@@ -38,7 +38,8 @@ def parse_annotations(annotations: Mapping[str, str]) -> tuple[VolumeRequest, ..
         raise _faults(
             [
                 InvalidRequest(
-                    f"annotations of {DOMAIN} hold {size_bytes} bytes, more than {ANNOTATIONS_MAX_BYTES}"
+                    f"annotations of {DOMAIN} hold {size_bytes} bytes, more than {ANNOTATIONS_MAX_BYTES}",
+                    hint="Kubernetes takes no more for all annotations of an object: shorten them",
                 )
             ]
         )
@@ -60,7 +61,12 @@ def parse_annotations(annotations: Mapping[str, str]) -> tuple[VolumeRequest, ..
             hint = suggestion(key, _SPELLINGS) if len(faults) < UNKNOWN_TOLD else ""
             faults.append(InvalidRequest(f"annotation {shown(key)} is unknown", hint=hint))
     if len(found) > VOLUMES_MAX:
-        faults.append(InvalidRequest(f"the pod asks for {len(found)} volumes, more than {VOLUMES_MAX}"))
+        faults.append(
+            InvalidRequest(
+                f"the pod's annotations of {DOMAIN} ask for {len(found)} volumes, more than {VOLUMES_MAX}",
+                hint="mount a common parent directory once, and its parts by the subPath of volumeMounts",
+            )
+        )
     if faults:
         raise _faults(faults)
     return tuple(found[name] for name in sorted(found))

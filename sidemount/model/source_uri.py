@@ -35,7 +35,7 @@ def shown_source(source: str) -> str:
     scheme, separator, rest = source.partition("://")
     if "@" in rest:
         rest = "…@" + rest.rpartition("@")[2]
-    return shown(scheme + separator + rest.partition("?")[0])
+    return shown(scheme + separator + rest.partition("?")[0].partition("#")[0])
 
 
 def source_fault(source: str) -> str:

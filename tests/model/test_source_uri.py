@@ -98,6 +98,7 @@ def test_bad_sources_are_refused_with_the_reason(source: str, why: str) -> None:
         "s3://user:hunter2@b/x",
         "https://hunter2@h",
         "https://h?sig=hunter2",
+        "s3://b#hunter2",
         "x://a:hunter2@b@c",
         "https://u:hun@ter2@h/x",
     ],
