@@ -20,6 +20,7 @@ from sidemount.host.logs import EventLog
 from sidemount.model.errors import HostFailure
 
 _TAIL_LINES = 20
+_LAST_OUTPUT_S = 1.0
 _LINE_MAX = 500
 _SECRET_FILES_MAX = 64
 _SECRET_BYTES = (4, 1 << 16)
@@ -78,11 +79,12 @@ class Client:
         killer.daemon = True
         killer.start()
 
-    def wait(self) -> int:
-        """Wait for its end and return its exit code, 128 + N if signal N ended it; 0 if it is the one we sent to end it."""
-        _reap_until_ended(self._process.pid)
-        code = self._process.wait()
-        self._reader.join(1.0)
+    def poll(self) -> int | None:
+        """Return its exit code, None while it runs: 128 + N if signal N ended it; 0 if it is the one we sent to end it."""
+        code = self._process.poll()
+        if code is None:
+            return None
+        self._reader.join(_LAST_OUTPUT_S)
         if code == -signal.SIGTERM and self._is_told_to_end:
             return 0
         return 128 - code if code < 0 else code
@@ -97,16 +99,6 @@ class Client:
             if line:
                 self._tail.append(line)
                 self._log.info("client_output", line=line)
-
-
-def _reap_until_ended(pid: int) -> None:
-    """Wait for the client, and take every other child off the process table: we are its container's first process."""
-    while True:
-        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
-        if ended is None or ended.si_pid == pid:
-            return
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(ended.si_pid, os.WNOHANG)
 
 
 class Redactor:

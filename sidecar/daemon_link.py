@@ -1,286 +1,203 @@
-"""A daemon's line to its keeper, in a thread of its own: it goes on whatever the serving thread waits for.
-
-The keeper may die and come back at any moment. The daemon serves on meanwhile, and hands its descriptor to the new one.
-"""
+"""A daemon's line to its keeper. The keeper may die and come back at any moment; the daemon serves on meanwhile."""
 
 import contextlib
-import os
-import select
 import socket
-import threading
-import time
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Protocol
 
-from sidecar.daemon_work import Work
 from sidemount.host import handover, wire
-from sidemount.host.handover import (
-    Adopted,
-    Bye,
-    FromDaemon,
-    Heartbeat,
-    Hello,
-    Message,
-    Ready,
-    Refusal,
-    Refused,
-    Serve,
-    Stop,
-    Stopping,
-)
+from sidemount.host.handover import FromDaemon, Hello, Message, Refused
 from sidemount.host.logs import EventLog
-from sidemount.model.errors import BadMessage, HostFailure
+from sidemount.host.loop import Loop, Timer
+from sidemount.model.errors import BadMessage
 
-_DIAL_TIMEOUT_S = 5.0
+_DIAL_TIMEOUT_S = 0.5
 _RETRY_FIRST_S = 0.05
 _RETRY_MOST_S = 0.5
-_REPORT_EVERY_S = 10.0
-_SEND_TIMEOUT_S = 5.0
-_STOPPING_HEARTBEAT_S = 0.2
+_QUEUE_RETRY_S = 0.01
+_QUEUE_MAX = 8192
+_FRAMES_AT_ONCE = 256
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
-    """What the keeper gave: what to serve and the descriptor, -1 for a client that mounts by itself."""
+class LinkOwner(Protocol):
+    """Who has the line."""
 
-    serve: Serve
-    device: int
-    connection: socket.socket
+    def introduce(self) -> tuple[Hello, int | None]:
+        """Return who we are now, and the descriptor that we bring back if we serve already."""
+        ...
 
+    def on_message(self, message: Message, descriptor: int | None) -> None:
+        """Take a message of the keeper's. The descriptor is ours to close."""
+        ...
 
-def obtain_order(
-    run_dir: str, *, takeover: bool, log: EventLog, pause: Callable[[float], bool]
-) -> Order | None:
-    """Ask the keeper for work until there is some; None if we are told to end before.
-
-    `pause` waits that many seconds and returns whether we were told to end meanwhile. Raises BadMessage if the keeper
-    speaks another contract, HostFailure if it refuses who we are.
-    """
-    pause_s = _RETRY_FIRST_S
-    started = reported = time.monotonic()
-    while True:
-        try:
-            return _ask(run_dir, takeover=takeover)
-        except _TryAgain as error:
-            now = time.monotonic()
-            if now - reported >= _REPORT_EVERY_S:
-                reported = now
-                log.info("waiting_for_keeper", elapsed_s=round(now - started, 1), fault=str(error))
-        if pause(pause_s):
-            return None
-        pause_s = min(_RETRY_MOST_S, pause_s * 2)
+    def on_refused(self, refused: Refused) -> None:
+        """Learn that the keeper does not take us now. We go on asking."""
+        ...
 
 
 class KeeperLink:
-    """The line once work is given. `run` is the thread's; everything else may be called from any."""
+    """Dials until it is taken, again whenever the line breaks, and never waits for anybody."""
 
-    def __init__(
-        self,
-        run_dir: str,
-        order: Order,
-        work: Work,
-        *,
-        takeover: bool,
-        log: EventLog,
-        stop: Callable[[], None],
-        is_over: Callable[[], bool],
-    ) -> None:
-        """`stop` is called, in the link's thread, when the keeper lets the daemon end, or `is_over`: the mount is gone."""
+    def __init__(self, loop: Loop, run_dir: str, owner: LinkOwner, log: EventLog) -> None:
+        self._loop = loop
         self._run_dir = run_dir
-        self._serve = order.serve
-        self._work = work
-        self._takeover = takeover
+        self._owner = owner
         self._log = log
-        self._stop = stop
-        self._is_mount_gone = is_over
-        self._connection: socket.socket | None = order.connection
-        self._descriptor = -1
-        self._wake_reader, self._wake_writer = socket.socketpair()
-        self._is_stopping = False
-        self._is_over = False
-        self._farewell: Bye | None = None
-        self._refusal: Refused | None = None
-        self._retry_at = 0.0
+        self._connection: socket.socket | None = None
+        self._queue: deque[tuple[FromDaemon, Callable[[], int | None] | None]] = deque()
+        self._timer: Timer | None = None
+        self._flush: Timer | None = None
         self._pause_s = _RETRY_FIRST_S
-        self._thread = threading.Thread(target=self._run, name="keeper-link", daemon=True)
+        self._fault = ""
 
     @property
-    def is_linked(self) -> bool:
-        """Tell whether a keeper listens at present."""
-        return self._connection is not None
+    def fault(self) -> str:
+        """Return why there is no line, "" if there is one."""
+        return self._fault
 
-    def start(self, descriptor: int) -> None:
-        """Tell the keeper that we serve, and keep the line. `descriptor` is what a new keeper is handed."""
-        self._descriptor = descriptor
-        self._send(Ready(generation=self._serve.generation))
-        self._thread.start()
-
-    def announce_stopping(self) -> None:
-        """Tell the keeper that we were told to end; it decides when."""
-        self._is_stopping = True
-        self._wake()
-
-    def say_bye(self, *, clean: bool, timeout_s: float) -> None:
-        """Tell the keeper that we end, and end the line."""
-        self._farewell = Bye(clean=clean)
-        self._is_over = True
-        self._wake()
-        if self._thread.is_alive():
-            self._thread.join(timeout_s)
-        if not self._thread.is_alive():
-            self._wake_reader.close()
-            self._wake_writer.close()
-
-    def _run(self) -> None:
-        announced = False
-        next_beat = time.monotonic()
-        while not self._is_over:
-            now = time.monotonic()
-            if self._is_stopping and not announced and self._connection is not None:
-                announced = self._send(Stopping())
-            if self._connection is None and now >= self._retry_at:
-                self._reconnect()
-                announced = False
-            if now >= next_beat:
-                self._send(Heartbeat(handled=self._work.handled, in_progress=self._work.in_progress))
-                next_beat = now + self._beat_s()
-                if self._is_mount_gone():
-                    self._stop()
-            self._wait(next_beat)
-        if self._farewell is not None:
-            self._send(self._farewell)
-        self._disconnect()
-
-    def _wait(self, until: float) -> None:
-        if self._connection is None:
-            until = min(until, self._retry_at)
-        sources = [self._wake_reader] + ([self._connection] if self._connection is not None else [])
-        readable, _, _ = select.select(sources, [], [], max(0.0, until - time.monotonic()))
-        if self._wake_reader in readable:
-            self._wake_reader.recv(64)
-        if self._connection is not None and self._connection in readable:
-            self._read()
-
-    def _read(self) -> None:
-        if self._connection is None:
-            return
-        try:
-            message, device = _receive(self._connection)
-        except (BadMessage, _TryAgain) as error:
-            self._log.warning("keeper_lost", fault=str(error))
-            self._disconnect()
-            return
-        if device is not None:
-            os.close(device)
-        match message:
-            case Stop():
-                self._log.info("keeper_lets_go")
-                self._stop()
-            case Adopted():
-                self._log.info("keeper_took_descriptor_back", generation=message.generation)
-                self._pause_s = _RETRY_FIRST_S
-                self._refusal = None
-            case Refused():
-                self._refused(message)
-            case _:
-                self._log.warning("message_ignored", kind=type(message).__name__)
-
-    def _refused(self, refused: Refused) -> None:
-        if refused != self._refusal:  # asked twice a second, it would fill the log
-            self._log.info("keeper_refused", reason=refused.reason.value, detail=refused.detail)
-            self._refusal = refused
-        self._disconnect()
-        if refused.reason is Refusal.STALE and not self._serve.spec.descriptor:
-            self._stop()  # our mount is not there any more; only a new client makes a new one
-
-    def _reconnect(self) -> None:
-        """Hand the descriptor to whoever keeps the volume now."""
-        has_device = self._serve.spec.descriptor
-        hello = Hello(
-            takeover=self._takeover,
-            hands_back=has_device,
-            generation=self._serve.generation,
-            init=self._serve.init if has_device else b"",
-        )
-        try:
-            self._connection = wire.dial(self._run_dir, timeout_s=_DIAL_TIMEOUT_S)
-        except OSError:
-            self._postpone()
-            return
-        self._connection.settimeout(_SEND_TIMEOUT_S)
-        self._postpone()
-        self._send(hello, self._descriptor if has_device else None)
-
-    def _postpone(self) -> None:
-        self._retry_at = time.monotonic() + self._pause_s
-        self._pause_s = min(_RETRY_MOST_S, self._pause_s * 2)
-
-    def _send(self, message: FromDaemon, descriptor: int | None = None) -> bool:
-        if self._connection is None:
-            return False
-        try:
-            wire.send(self._connection, *handover.encode(message), descriptor)
-        except OSError:
-            self._disconnect()
-            return False
-        return True
-
-    def _disconnect(self) -> None:
+    def dial(self) -> None:
+        """Call the keeper now."""
+        self._cancel_timer()
         if self._connection is not None:
+            return
+        try:
+            connection = wire.dial(self._run_dir, timeout_s=_DIAL_TIMEOUT_S)
+        except OSError as error:
+            self._fault = f"no keeper at {self._run_dir}: {error}"
+            self._dial_later()
+            return
+        connection.setblocking(False)
+        self._connection = connection
+        self._fault = ""
+        self._loop.watch(connection, self._read)
+        hello, descriptor = self._owner.introduce()
+        self._send(hello, descriptor)
+
+    def be_content(self) -> None:
+        """Note that the keeper has taken us: the next time the line breaks we call again at once."""
+        self._pause_s = _RETRY_FIRST_S
+
+    def tell(
+        self,
+        message: FromDaemon,
+        descriptor: Callable[[], int | None] | None = None,
+        *,
+        droppable: bool = False,
+    ) -> None:
+        """Send a message, later if the keeper is slow to read; not at all if there is no line.
+
+        `descriptor` is asked when the message goes out, and None means that it need not go any more.
+        """
+        if self._connection is None or (droppable and self._queue):
+            return
+        self._queue.append((message, descriptor))
+        self._send_queue()
+
+    def hang_up(self) -> None:
+        """Break the line, and call again after a while."""
+        if self._connection is not None:
+            self._loop.unwatch(self._connection)
             self._connection.close()
             self._connection = None
+            self._queue.clear()
+        self._dial_later()
 
-    def _beat_s(self) -> float:
-        beat_s = self._serve.heartbeat_ms / 1000
-        return min(beat_s, _STOPPING_HEARTBEAT_S) if self._is_stopping else beat_s
+    def hang_up_later(self, delay_s: float) -> None:
+        """Break this line after a while, unless the keeper does before."""
+        connection = self._connection
 
-    def _wake(self) -> None:
-        with contextlib.suppress(OSError):
-            self._wake_writer.send(b"x")
+        def late() -> None:
+            if self._connection is connection:
+                self.hang_up()
 
+        self._loop.call_later(delay_s, late)
 
-class _TryAgain(Exception):
-    """The keeper is not there, or has no work yet."""
+    def close(self) -> None:
+        """Send what is queued if that goes at once, and break the line for good."""
+        self._send_queue()
+        self.hang_up()
+        self._cancel_timer()
 
+    def _send_queue(self) -> None:
+        while self._queue and self._connection is not None:
+            message, ask = self._queue[0]
+            descriptor = ask() if ask is not None else None
+            if ask is not None and descriptor is None:
+                self._queue.popleft()
+                continue
+            try:
+                wire.send(self._connection, *handover.encode(message), descriptor)
+            except BlockingIOError:
+                self._flush_later()
+                return
+            except OSError:
+                self._queue.clear()
+                self._read()  # what the keeper has said last, and then the end
+                return
+            self._queue.popleft()
 
-def _ask(run_dir: str, *, takeover: bool) -> Order:
-    try:
-        connection = wire.dial(run_dir, timeout_s=_DIAL_TIMEOUT_S)
-    except OSError as error:
-        raise _TryAgain(f"no keeper at {run_dir}: {error}") from error
-    try:
-        connection.settimeout(_SEND_TIMEOUT_S)
+    def _flush_later(self) -> None:
+        if len(self._queue) > _QUEUE_MAX:
+            self._broken("the keeper reads nothing")
+        elif self._flush is None:
+
+            def flush() -> None:
+                self._flush = None
+                self._send_queue()
+
+            self._flush = self._loop.call_later(_QUEUE_RETRY_S, flush)
+
+    def _send(self, hello: Hello, descriptor: int | None) -> None:
+        if self._connection is None:
+            return
         try:
-            wire.send(connection, *handover.encode(Hello(takeover=takeover)))
+            wire.send(self._connection, *handover.encode(hello), descriptor)
         except OSError as error:
-            raise _TryAgain(str(error)) from error
-        message, device = _receive(connection)
-        match message:
-            case Serve():
-                return Order(message, -1 if device is None else device, connection)
-            case Refused(reason=Refusal.IDENTITY | Refusal.PROTOCOL):
-                raise HostFailure(f"the keeper refuses us ({message.reason.value}): {message.detail}")
-            case Refused():
-                raise _TryAgain(f"{message.reason.value}: {message.detail}")
-            case _:
-                raise BadMessage(f"the keeper answers {type(message).__name__}")
-    except BaseException:
-        connection.close()
-        raise
+            self._broken(error)
 
+    def _read(self) -> None:
+        for _ in range(_FRAMES_AT_ONCE):
+            if self._connection is None:
+                return
+            try:
+                frame = wire.receive(self._connection)
+                if frame is None:
+                    self._broken("the keeper has closed the connection")
+                    return
+                with contextlib.closing(frame):
+                    message = handover.decode(frame.kind, frame.body)
+                    if handover.carries_descriptor(message) != (frame.descriptor is not None):
+                        raise BadMessage(f"{frame.kind.name}: descriptor missing, or one too many")
+                    descriptor = None if frame.descriptor is None else frame.take_descriptor()
+            except BlockingIOError:
+                return
+            except ConnectionResetError:
+                continue  # the keeper has closed without reading all; what it said before that comes next
+            except (OSError, BadMessage) as error:
+                self._broken(error)
+                return
+            self._take(message, descriptor)
 
-def _receive(connection: socket.socket) -> tuple[Message, int | None]:
-    """Return the keeper's next message, and its descriptor. Raises BadMessage, _TryAgain at the end of the line."""
-    try:
-        frame = wire.receive(connection)
-    except OSError as error:
-        raise _TryAgain(f"the keeper does not answer: {error}") from error
-    if frame is None:
-        raise _TryAgain("the keeper has closed the connection")
-    try:
-        message = handover.decode(frame.kind, frame.body)
-        if handover.carries_descriptor(message) != (frame.descriptor is not None):
-            raise BadMessage(f"{frame.kind.name}: descriptor missing, or one too many")
-        return message, None if frame.descriptor is None else frame.take_descriptor()
-    finally:
-        frame.close()
+    def _take(self, message: Message, descriptor: int | None) -> None:
+        if isinstance(message, Refused):
+            self._fault = f"{message.reason.value}: {message.detail}"
+            self.hang_up()
+            self._owner.on_refused(message)
+        else:
+            self._owner.on_message(message, descriptor)
+
+    def _broken(self, why: object) -> None:
+        self._log.warning("keeper_lost", fault=str(why))
+        self._fault = str(why)
+        self.hang_up()
+
+    def _dial_later(self) -> None:
+        self._cancel_timer()
+        self._timer = self._loop.call_later(self._pause_s, self.dial)
+        self._pause_s = min(_RETRY_MOST_S, self._pause_s * 2)
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -5,8 +5,8 @@ socket's place while libfuse is still composing its answer. So the answer goes t
 its INIT, or, to a successor's, one to a request it does not know, which libfuse does not mind.
 """
 
-import contextlib
 import ctypes
+import mmap
 import os
 import socket
 from collections.abc import Awaitable, Callable
@@ -16,13 +16,13 @@ from typing import Any, Protocol
 import pyfuse3
 
 from sidemount.host import syscalls
-from sidemount.host.fuse_mount import is_connection_gone
 from sidemount.model.errors import HostFailure
 
 WORKERS_MAX = 24
 _REQUEST_BYTES = (1 << 20) + (1 << 13)  # libfuse's buffer of one worker: 1 MiB of data, a page of headers
 _M_MMAP_MAX = -4
 _M_TRIM_THRESHOLD = -1
+_MADV_POPULATE_WRITE = 23
 
 
 class ServableOperations(Protocol):
@@ -36,10 +36,19 @@ class FuseSession:
     """Serves one connection with pyfuse3, of which a process has only one."""
 
     def __init__(
-        self, hooks: ServableOperations, operations: pyfuse3.Operations, device: int, init: bytes
+        self,
+        hooks: ServableOperations,
+        operations: pyfuse3.Operations,
+        device: int,
+        init: bytes,
+        served: Callable[[], None],
     ) -> None:
-        """Take over `device`. `hooks` is where INIT is noticed, `operations` what pyfuse3 calls: often the same."""
+        """Take over `device`. `hooks` is where INIT is noticed, `operations` what pyfuse3 calls: often the same.
+
+        `served` is called when INIT is about to be answered.
+        """
         self._device = device
+        self._served = served
         self._is_switched = False
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._replay = ours
@@ -62,38 +71,37 @@ class FuseSession:
         """Return what went wrong at INIT: nothing has been served then."""
         return self._hooks.init_error
 
-    @property
-    def is_gone(self) -> bool:
-        """Tell whether the kernel has ended the connection."""
-        return self._is_switched and is_connection_gone(self.descriptor)
-
-    def close(self) -> None:
-        """Give the connection up. The mount stays: the keeper decides about it."""
-        with contextlib.suppress(OSError):
-            pyfuse3.close(unmount=False)
-
     def _switch_over(self) -> None:
         os.dup2(self._device, self.descriptor, inheritable=False)
         os.close(self._device)
         self._replay.close()
         self._is_switched = True
+        self._served()
 
 
-def prefault_read_buffers() -> None:
-    """Have memory for every worker's buffer resident before the first request is read.
+def keep_buffers_in_memory() -> None:
+    """Have malloc take read buffers from its heap and never give that back. Once a process, before `make_buffer_resident`."""
+    syscalls.LIBC.mallopt(ctypes.c_int(_M_MMAP_MAX), ctypes.c_int(0))
+    syscalls.LIBC.mallopt(ctypes.c_int(_M_TRIM_THRESHOLD), ctypes.c_int((1 << 31) - 1))
+
+
+def make_buffer_resident() -> None:
+    """Have the memory that the next worker's buffer will be made of resident and this process's own.
 
     A process killed while the kernel copies a request into a page that is not there makes the kernel answer EIO, which no
-    successor can take back. malloc keeps the memory: it may neither map such blocks by themselves nor trim.
+    successor can take back. libfuse makes the buffer just before it reads into it for the first time; malloc gives it the block
+    that was freed last. A page shared with the parent since the fork is not there either, as far as that goes.
     """
     libc = syscalls.LIBC
     libc.malloc.restype = ctypes.c_void_p
     libc.malloc.argtypes = (ctypes.c_size_t,)
     libc.free.argtypes = (ctypes.c_void_p,)
-    libc.mallopt(ctypes.c_int(_M_MMAP_MAX), ctypes.c_int(0))
-    libc.mallopt(ctypes.c_int(_M_TRIM_THRESHOLD), ctypes.c_int((1 << 31) - 1))
-    size = WORKERS_MAX * _REQUEST_BYTES
-    block = libc.malloc(size)
+    block = libc.malloc(_REQUEST_BYTES)
     if not block:
-        raise HostFailure(f"no memory for {WORKERS_MAX} read buffers of {_REQUEST_BYTES} bytes")
-    ctypes.memset(block, 1, size)
+        raise HostFailure(f"no memory for a read buffer of {_REQUEST_BYTES} bytes")
+    begin = block & -mmap.PAGESIZE
+    end = (block + _REQUEST_BYTES + mmap.PAGESIZE - 1) & -mmap.PAGESIZE
+    pages = ctypes.c_void_p(begin), ctypes.c_size_t(end - begin)
+    if libc.madvise(*pages, ctypes.c_int(_MADV_POPULATE_WRITE)) != 0:  # Linux before 5.14
+        ctypes.memset(block, 1, _REQUEST_BYTES)
     libc.free(block)

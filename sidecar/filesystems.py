@@ -1,12 +1,12 @@
 """Which built-in filesystems there are, and how a volume's MountSpec becomes one that pyfuse3 can serve."""
 
 import contextlib
+import functools
 import os
 import resource
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-
-import trio
+from typing import TYPE_CHECKING
 
 from sidecar.directory.filesystem import DirectoryFilesystem, InThread, T
 from sidecar.directory.root import explain_root_error, open_root
@@ -18,6 +18,9 @@ from sidecar.takeover.memory import Memory
 from sidecar.takeover.state import begin_state, resume_state
 from sidemount.model.errors import HostFailure, Unsupported
 from sidemount.model.mountspec import MountSpec
+
+if TYPE_CHECKING:
+    import trio
 
 _THREADS = 32
 _MOST_DIRECTORIES_OPEN = 8192
@@ -131,10 +134,16 @@ FILESYSTEMS: dict[str, Callable[[MountSpec, Surroundings], FilesystemOperations]
 
 async def in_trio_thread(function: Callable[..., T], *args: object) -> T:
     """Run a function in a thread of trio's. A cancelled caller (the daemon ends) does not wait for a store that hangs."""
-    return await trio.to_thread.run_sync(function, *args, abandon_on_cancel=True, limiter=_LIMITER)
+    import trio  # 10 MiB, which only who serves on trio has to pay
+
+    return await trio.to_thread.run_sync(function, *args, abandon_on_cancel=True, limiter=_trio_limiter())
 
 
-_LIMITER = trio.CapacityLimiter(_THREADS)
+@functools.cache
+def _trio_limiter() -> "trio.CapacityLimiter":
+    import trio
+
+    return trio.CapacityLimiter(_THREADS)
 
 
 def raise_descriptor_limit() -> int:

@@ -42,18 +42,20 @@ _SUSPEND = _Suspend()
 
 
 class _Task:
-    __slots__ = ("coroutine", "name")
+    __slots__ = ("coroutine", "has_read", "name")
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any], name: str) -> None:
         self.coroutine = coroutine
         self.name = name
+        self.has_read = False
 
 
 class PollRuntime:
     """Runs pyfuse3's workers. Stands in for the modules `trio`, `trio.lowlevel` and `trio.from_thread`.
 
     `threads` bounds how many slow operations run at once. `errands` are run before every read, when all that handlers have
-    returned has been answered (see `sidecar.takeover.errand`).
+    returned has been answered (see `sidecar.takeover.errand`). `before_first_read` is called for each worker right before
+    it reads for the first time: libfuse makes its buffer then.
     """
 
     ClosedResourceError = ClosedResourceError
@@ -62,6 +64,7 @@ class PollRuntime:
         self.lowlevel = self
         self.from_thread = self
         self.errands: Errands = deque()
+        self.before_first_read: Callable[[], None] = _nothing
         self._ready: deque[_Task] = deque()
         self._finished: deque[_Task] = deque()  # by other threads; append and popleft are atomic
         self._locks: list[_ReadLock] = []
@@ -143,6 +146,9 @@ class PollRuntime:
                 else:
                     self._collect()
             if readable:
+                if not self._current.has_read:
+                    self._current.has_read = True
+                    self.before_first_read()
                 return
             if not idle:
                 await self.pause()
@@ -235,3 +241,7 @@ class _Nursery:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         return None
+
+
+def _nothing() -> None:
+    """Prepare nothing."""

@@ -21,11 +21,11 @@ def main(arguments: list[str]) -> int:
         return 2
     answer = ask(run_dir)
     sys.stdout.write(f"{answer}\n")
-    return 0 if answer == "ready" else 1
+    return 0 if answer == "ready" or answer.startswith("ready: ") else 1
 
 
 def ask(run_dir: str, *, timeout_s: float = _TIMEOUT_S) -> str:
-    """Return the keeper's answer: "ready", or "not ready: " and why."""
+    """Return the keeper's answer: "ready", with ": " and a remark if there is one, or "not ready: " and why."""
     try:
         with wire.dial(run_dir, timeout_s=timeout_s) as connection:
             wire.send(connection, wire.Kind.PROBE)

@@ -15,6 +15,7 @@ from typing import Any
 
 from sidemount.host import process_attributes
 from sidemount.host.descriptor_passing import receive_with_descriptors
+from sidemount.host.own_descriptors import close_all_but
 
 _MESSAGE_MAX = 1 << 16
 _GO = b"go"
@@ -102,7 +103,8 @@ def _run_child(work: Callable[[Reporter], None], end: socket.socket, keep: tuple
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
-        _close_all_but(keep, end.fileno())
+        # The keeper's descriptors of /dev/fuse above all: a child stuck in a mount would keep its connection alive.
+        close_all_but({0, 1, 2, end.fileno(), *keep})
         reporter = Reporter(end)
         try:
             work(reporter)
@@ -113,12 +115,3 @@ def _run_child(work: Callable[[Reporter], None], end: socket.socket, keep: tuple
         status = 0
     finally:
         os._exit(status)
-
-
-def _close_all_but(keep: tuple[int, ...], end: int) -> None:
-    # The keeper's descriptors of /dev/fuse above all: a child stuck in a mount would keep its connection alive.
-    kept = {0, 1, 2, end, *keep}
-    for descriptor in map(int, os.listdir("/proc/self/fd")):
-        if descriptor not in kept:
-            with contextlib.suppress(OSError):  # the listing's own descriptor is closed already
-                os.close(descriptor)

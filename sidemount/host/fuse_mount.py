@@ -8,10 +8,10 @@ import contextlib
 import errno as errnos
 import os
 import select
-import struct
 from dataclasses import dataclass
 
 from sidemount.host import mount_api, syscalls
+from sidemount.host.fuse_init import is_init
 from sidemount.host.mount_table import connection_of, mount_id_of
 from sidemount.model.errors import HostFailure
 from sidemount.model.names import FUSE_SUBTYPE
@@ -19,8 +19,6 @@ from sidemount.model.names import FUSE_SUBTYPE
 _DEVICE = "/dev/fuse"
 _READ_BYTES = 1 << 17  # the kernel refuses a buffer below 8 KiB
 _INIT_WAIT_S = 5.0
-_FUSE_INIT = 26
-_IN_HEADER = struct.Struct("<IIQQIIIHH")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,11 +217,3 @@ def _read_init(device: int) -> bytes:
     if not is_init(message):
         raise HostFailure(f"{_DEVICE}: the first message is not FUSE_INIT", errno=errnos.EPROTO)
     return message
-
-
-def is_init(message: bytes) -> bool:
-    """Tell whether the bytes are one whole FUSE_INIT request."""
-    if len(message) < _IN_HEADER.size:
-        return False
-    length, opcode = _IN_HEADER.unpack_from(message)[:2]
-    return bool(length == len(message) and opcode == _FUSE_INIT)

@@ -48,7 +48,7 @@ class Hello:
 class Serve:
     """The keeper's order; the frame carries the descriptor, unless the client mounts by itself.
 
-    `continued`: an earlier daemon has served this connection. `init` is empty if it still lies in the queue. `held`: how many
+    `continued`: an earlier daemon has served this connection. `init` is empty if it still lies in the queue. `kept`: how many
     descriptors that were kept for it follow.
     """
 
@@ -57,7 +57,7 @@ class Serve:
     continued: bool
     init: bytes
     heartbeat_ms: int
-    held: int = 0
+    kept: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,39 +119,29 @@ class Successor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """How the daemon is. `takeover`: it can be succeeded, by whoever has the state of that id. `abnormal`: "" if all is well."""
+    """How the daemon is. `takeover`: it can be succeeded, by whoever has the state of that id.
+
+    `abnormal`: "" if all is well. `serving`: False while it waits before it tries once more.
+    """
 
     takeover: bool
     state: str
     abnormal: str = ""
+    serving: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hold:
-    """Keep the frame's descriptor for a successor: nothing else leads to that node any more."""
-
-    key: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Release:
-    """The descriptor of that key is needed no more."""
-
-    key: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """A descriptor that was kept, in the frame."""
+class Keep:
+    """Keep the frame's descriptor for a successor, whatever becomes of the daemon. There are only a few."""
 
     key: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """Whether the descriptor of the last HOLD is kept."""
+    """A descriptor that was kept, in the frame."""
 
-    kept: bool
+    key: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,10 +172,8 @@ class Failed:
     lasting: bool
 
 
-FromDaemon = (
-    Hello | Ready | Heartbeat | Stopping | Bye | Successor | Condition | Hold | Release | GiveUp | Failed
-)
-FromKeeper = Serve | Stop | Refused | Adopted | Held | Kept | Kill | HandOver
+FromDaemon = Hello | Ready | Heartbeat | Stopping | Bye | Successor | Condition | Keep | GiveUp | Failed
+FromKeeper = Serve | Stop | Refused | Adopted | Kept | Kill | HandOver
 Message = FromDaemon | FromKeeper
 
 
@@ -221,7 +209,7 @@ def carries_descriptor(message: Message) -> bool:
             return message.spec.descriptor
         case Hello():
             return message.hands_back
-        case Successor() | Hold() | Held():
+        case Successor() | Keep() | Kept():
             return True
         case _:
             return False
@@ -307,7 +295,7 @@ _KIND: Mapping[type[Any], tuple[Kind, _Table]] = {
             "continued": _FLAG,
             "init": _OCTETS,
             "heartbeat_ms": _COUNT,
-            "held": _COUNT,
+            "kept": _COUNT,
         },
     ),
     Ready: (Kind.READY, {"generation": _COUNT}),
@@ -323,12 +311,10 @@ _KIND: Mapping[type[Any], tuple[Kind, _Table]] = {
     Successor: (Kind.SUCCESSOR, {"generation": _COUNT}),
     Condition: (
         Kind.CONDITION,
-        {"takeover": _FLAG, "state": _Field(_text), "abnormal": _Field(_text)},
+        {"takeover": _FLAG, "state": _Field(_text), "abnormal": _Field(_text), "serving": _FLAG},
     ),
-    Hold: (Kind.HOLD, {"key": _COUNT}),
-    Release: (Kind.RELEASE, {"key": _COUNT}),
-    Held: (Kind.HELD, {"key": _COUNT}),
-    Kept: (Kind.KEPT, {"kept": _FLAG}),
+    Keep: (Kind.KEEP, {"key": _COUNT}),
+    Kept: (Kind.KEPT, {"key": _COUNT}),
     Kill: (Kind.KILL, {"generation": _COUNT}),
     HandOver: (Kind.HAND_OVER, {}),
     GiveUp: (Kind.GIVE_UP, {"detail": _Field(_text)}),

@@ -33,9 +33,13 @@ class Timer:
 
 
 class Loop:
-    """Waits for whatever comes first and runs its callback."""
+    """Waits for whatever comes first and runs its callback.
 
-    def __init__(self) -> None:
+    `on_error` is given what a callback raises, and the loop goes on; without it the exception leaves `run`.
+    """
+
+    def __init__(self, on_error: Callable[[Exception], None] | None = None) -> None:
+        self._on_error = on_error
         self._selector = selectors.DefaultSelector()
         self._timers: list[tuple[float, int, Timer]] = []
         self._numbers = count()
@@ -82,7 +86,7 @@ class Loop:
             for key, _ in self._selector.select(self._wait_s()):
                 # An earlier callback of this round may have ended what this one is about.
                 if self._selector.get_map().get(key.fd) is key:
-                    key.data()
+                    self._call(key.data)
             self._run_due()
 
     def stop(self) -> None:
@@ -103,7 +107,15 @@ class Loop:
     def _run_due(self) -> None:
         now = time.monotonic()
         while self._timers and self._timers[0][0] <= now:
-            heapq.heappop(self._timers)[2].fire()
+            self._call(heapq.heappop(self._timers)[2].fire)
+
+    def _call(self, callback: Callback) -> None:
+        try:
+            callback()
+        except Exception as error:
+            if self._on_error is None:
+                raise
+            self._on_error(error)
 
 
 def _noted_by_the_wakeup_descriptor(number: int, frame: object) -> None:

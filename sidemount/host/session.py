@@ -43,6 +43,7 @@ class Event(Enum):
     GONE = "gone"  # the daemon has ended
     HUNG = "hung"  # the daemon lives and does nothing
     UNKILLABLE = "unkillable"  # it was killed for that and does not end
+    CONDITION = "condition"  # the daemon tells whether it can be succeeded
     STOPPING = "stopping"  # the daemon was told to end by someone else
     QUIET = "quiet"  # no request is open and none comes
     LOST = "lost"  # the kernel has ended the connection
@@ -105,7 +106,7 @@ def begin(*, found: bool, self_mounting: bool = False, takeover: bool = False) -
 
 
 def step(session: Session, event: Event, *, able: bool = False) -> Step:
-    """Return what follows from an event. `able`: the daemon that connects says that it can take over."""
+    """Return what follows from an event. `able`: the daemon can continue this connection, and be succeeded in it."""
     return _RULES[session.phase][event](session, able)
 
 
@@ -158,6 +159,10 @@ def _relinked(session: Session, able: bool) -> Step:
     return replace(session, able=able and session.takeover), (Action.ACCEPT,)
 
 
+def _told(session: Session, able: bool) -> Step:
+    return replace(session, able=able and session.takeover), ()
+
+
 def _attached(session: Session, able: bool) -> Step:
     return replace(session, phase=Phase.SERVING, held=True, failures=0), ()
 
@@ -202,7 +207,8 @@ _BUSY = _stay(Action.REFUSE_BUSY)
 _STALE = _stay(Action.REFUSE_STALE)
 _END = _go(Phase.DETACHED, Action.DETACH, Action.ABORT, Action.FINISH)
 _FLUSH = _go(Phase.FLUSHING, Action.DETACH, Action.SYNC)
-_OVER = _go(Phase.DETACHED, Action.DROP_DAEMON, Action.ABORT, Action.FINISH)
+# A daemon that has seen the end of its mount by itself does not know yet that no other will come.
+_OVER = _go(Phase.DETACHED, Action.STOP_DAEMON, Action.DROP_DAEMON, Action.ABORT, Action.FINISH)
 _REPLACE = _remount(Action.KILL_DAEMON, Action.DROP_DAEMON, Action.ABORT)
 _REPLACE_GONE = _remount(Action.DROP_DAEMON, Action.ABORT)
 
@@ -218,6 +224,7 @@ _WITH_DAEMON: Mapping[Event, _Rule] = {
     Event.GONE: _lost_daemon(),
     Event.HUNG: _hung,
     Event.UNKILLABLE: _REPLACE,
+    Event.CONDITION: _told,
     Event.STOPPING: _stay(Action.WATCH_QUIET),
     Event.QUIET: _stay(Action.SYNC),
     Event.SYNCED: _stay(Action.STOP_DAEMON),

@@ -65,8 +65,8 @@ class GateKeeper(Protocol):
         """Take a daemon, or refuse it."""
         ...
 
-    def on_message(self, peer: Peer, message: Message) -> None:
-        """Take a message of a daemon that was introduced."""
+    def on_message(self, peer: Peer, message: Message, descriptor: int | None) -> None:
+        """Take a message of a daemon that was introduced, and its descriptor, to be closed."""
         ...
 
     def on_probe(self, peer: Peer) -> None:
@@ -177,7 +177,8 @@ class Gate:
         if isinstance(message, Hello):
             self._introduce(peer, uid, message, frame)
         else:
-            self._keeper.on_message(peer, message)
+            descriptor = None if frame.descriptor is None else frame.take_descriptor()
+            self._keeper.on_message(peer, message, descriptor)
 
     def _introduce(self, peer: Peer, uid: int, hello: Hello, frame: wire.Frame) -> None:
         if uid != self._uid:

@@ -1,20 +1,22 @@
 """Keeps one volume: carries out what the session machine decides, and tells it what happened."""
 
-import time
+import os
 from collections import deque
 from collections.abc import Callable, Mapping
 
 from sidemount.host.fuse_mount import MountPlan, open_connection
-from sidemount.host.handover import Bye, Heartbeat, Message, Ready, Refusal, Stopping
+from sidemount.host.handover import Message, Refusal
 from sidemount.host.jobs import Jobs, Outcome
 from sidemount.host.logs import log
 from sidemount.host.loop import Timer
 from sidemount.host.session import Action, Event, Phase, begin, step
-from sidemount.host.volume_daemon import Daemon, is_daemon
+from sidemount.host.volume_daemon import is_daemon
 from sidemount.host.volume_gate import Gate, Introduction, Peer
+from sidemount.host.volume_legacy import Legacy
 from sidemount.host.volume_places import VolumePlaces
 from sidemount.host.volume_probe import ProbeDesk
 from sidemount.host.volume_reception import Reception
+from sidemount.host.volume_reports import Reports
 from sidemount.host.volume_show import ShowEvents, cancel_show, show
 from sidemount.host.volume_state import Surroundings, VolumeState
 from sidemount.host.volume_upkeep import Upkeep
@@ -39,7 +41,9 @@ class VolumeKeeper:
         spec = mount.spec
         found = places.find() if spec.descriptor else None
         session, self._first = begin(
-            found=found is not None, self_mounting=not spec.descriptor, takeover=spec.takeover
+            found=found is not None,
+            self_mounting=not spec.descriptor,
+            takeover=spec.takeover and bool(spec.filesystem),
         )
         self.state = VolumeState(
             spec=spec,
@@ -51,12 +55,14 @@ class VolumeKeeper:
             post=self.handle,
             finished=finished,
             session=session,
+            legacy=Legacy(),
             number=found.minor if found is not None else None,
         )
         self._events: deque[tuple[Event, bool]] = deque()
         self._is_handling = False
         self._deadline: Timer | None = None
         self._upkeep = Upkeep(self.state)
+        self._reports = Reports(self.state, self._upkeep)
         self._gate = Gate(around.loop, run_dir, spec.uid, self, self.state.log)
         self._probes = ProbeDesk(
             self.state.jobs,
@@ -64,6 +70,7 @@ class VolumeKeeper:
             places,
             deadline_s=around.limits.probe_s,
             fresh_s=around.limits.probe_cache_s,
+            remark=self._remark,
         )
         self._reception = Reception(self.state, self._gate, self._reason)
         self._actions = self._action_table()
@@ -131,28 +138,17 @@ class VolumeKeeper:
         """Take or refuse a daemon."""
         self._reception.introduce(introduction)
 
-    def on_message(self, peer: Peer, message: Message) -> None:
+    def on_message(self, peer: Peer, message: Message, descriptor: int | None) -> None:
         """Take a message of the daemon that serves."""
         daemon = self.state.daemon
-        if daemon is None or not is_daemon(daemon, peer):
-            return
-        match message:
-            case Heartbeat():
-                daemon.watchdog.beat(time.monotonic(), message)
-            case Ready():
-                # A client that mounts by itself is ready when its mount is there, whatever anyone says.
-                if self.state.spec.descriptor and message.generation == self.state.session.generation:
-                    self.handle(Event.READY)
-            case Stopping():
-                self.handle(Event.STOPPING)
-            case Bye():
-                self._on_bye(daemon, message)
-            case _:
-                self.state.log.warning("message_ignored", kind=type(message).__name__)
+        if daemon is not None and is_daemon(daemon, peer):
+            self._reports.take(daemon, message, descriptor)
+        elif descriptor is not None:
+            os.close(descriptor)
 
     def on_probe(self, peer: Peer) -> None:
         """Answer whether the volume is live."""
-        if self.state.session.phase is Phase.SERVING:
+        if self.state.session.phase is Phase.SERVING and self.state.legacy.is_served:
             self._probes.ask(peer, self._missing)
         else:
             self._probes.refuse(peer, self._reason())
@@ -164,17 +160,6 @@ class VolumeKeeper:
         else:
             self._probes.forget(peer)
             self._gate.release(peer)
-
-    def _on_bye(self, daemon: Daemon, bye: Bye) -> None:
-        daemon.said_bye = True
-        if bye.clean:
-            self.state.log.info("daemon_flushed")
-        else:
-            self.state.log.error(
-                "flush_failed", consequence="data written last may not have reached the store"
-            )
-        if self.state.session.phase is Phase.FLUSHING:
-            self.handle(Event.GONE)
 
     # Actions -----------------------------------------------------------------------------------------
 
@@ -265,11 +250,12 @@ class VolumeKeeper:
                 self.state.log.error("abort_failed", fault=str(error))
         if connection is not None:
             connection.close()
+        self.state.legacy.clear()
 
     def _kill_daemon(self) -> None:
         self.state.log.warning("daemon_killed_as_hung", hung_after_s=self.state.spec.hung_after_s)
         if self.state.daemon is not None:
-            self.state.daemon.kill(self.state.around.limits.kill_s)
+            self.state.daemon.kill()
 
     def _drop_daemon(self) -> None:
         self._upkeep.forget_daemon()
@@ -304,6 +290,7 @@ class VolumeKeeper:
     def close(self) -> None:
         """Listen no more. For a volume that is detached."""
         self._gate.close()
+        self.state.legacy.clear()
 
     # Helpers -----------------------------------------------------------------------------------------
 
@@ -315,7 +302,11 @@ class VolumeKeeper:
         return fault
 
     def _reason(self) -> str:
-        return self.state.fault or _REASONS[self.state.session.phase]
+        return self._remark() or self.state.fault or _REASONS[self.state.session.phase]
+
+    def _remark(self) -> str:
+        abnormal = self.state.legacy.abnormal
+        return f"abnormal: {abnormal}" if abnormal else ""
 
 
 _REASONS: Mapping[Phase, str] = {

@@ -17,13 +17,22 @@ class ProbeDesk:
     """Collects whoever asks while a check runs, and gives everyone its outcome."""
 
     def __init__(
-        self, jobs: Jobs, gate: Gate, places: VolumePlaces, *, deadline_s: float, fresh_s: float
+        self,
+        jobs: Jobs,
+        gate: Gate,
+        places: VolumePlaces,
+        *,
+        deadline_s: float,
+        fresh_s: float,
+        remark: Callable[[], str],
     ) -> None:
+        """`remark` returns what is to be said of a volume that is live, "" if nothing."""
         self._jobs = jobs
         self._gate = gate
         self._places = places
         self._deadline_s = deadline_s
         self._fresh_s = fresh_s
+        self._remark = remark
         self._asking: list[Peer] = []
         self._answer = ""
         self._answered_at = float("-inf")
@@ -67,7 +76,9 @@ class ProbeDesk:
         self.answer_all(not_ready(reason))
 
     def _checked(self, outcome: Outcome) -> None:
-        self._answer = not_ready(outcome.fault) if outcome.fault else READY
+        remark = self._remark()
+        live = f"{READY}: {remark}" if remark else READY
+        self._answer = not_ready(outcome.fault) if outcome.fault else live
         self._answered_at = time.monotonic()
         self.answer_all(self._answer)
 

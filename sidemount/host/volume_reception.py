@@ -5,7 +5,8 @@ import stat
 from collections.abc import Callable
 from dataclasses import replace
 
-from sidemount.host.fuse_mount import FuseConnection, is_connection_gone, is_init
+from sidemount.host.fuse_init import is_init
+from sidemount.host.fuse_mount import FuseConnection, is_connection_gone
 from sidemount.host.handover import Adopted, Refusal, Serve
 from sidemount.host.mount_table import connection_of
 from sidemount.host.session import Event
@@ -33,9 +34,10 @@ class Reception:
         """Let the session decide about a daemon."""
         state = self._state
         self._candidate = introduction
-        able = introduction.hello.takeover
+        # One whose end cannot be waited for could never be succeeded safely.
+        able = introduction.hello.takeover and introduction.peer.pidfd is not None
         if introduction.hello.generation == 0:
-            state.post(Event.CONNECTED, able=able)
+            state.post(Event.CONNECTED, able=able and self._can_continue(introduction))
         elif state.daemon is not None and state.daemon.is_linked:
             self.refuse(Refusal.BUSY, "another daemon serves the volume")
         elif not self._is_of_this_volume(introduction):
@@ -55,11 +57,12 @@ class Reception:
             continued=state.session.held,
             init=b"" if state.connection is None else state.connection.init,
             heartbeat_ms=max(low, min(high, state.spec.hung_after_s * 1000 // _HEARTBEATS_PER_SILENCE)),
+            kept=len(state.legacy),
         )
         state.log.info("daemon_connected", pid=introduction.peer.pid, generation=serve.generation)
         self._employ(introduction)
         device = None if state.connection is None else state.connection.device
-        if not introduction.peer.send(serve, device):
+        if not introduction.peer.send(serve, device) or not state.legacy.give(introduction.peer):
             state.post(Event.GONE)
 
     def accept(self) -> None:
@@ -72,6 +75,7 @@ class Reception:
             state.connection = FuseConnection(descriptor, -1, hello.init)
         elif descriptor is not None:
             os.close(descriptor)
+        state.legacy.state_id = hello.state
         if state.daemon is not None:
             state.daemon.relink(introduction)
         else:
@@ -104,9 +108,20 @@ class Reception:
             gone=lambda: post(Event.GONE),
             unkillable=lambda: post(Event.UNKILLABLE, fault="the hung daemon cannot be killed from here"),
         )
+        around = self._state.around
         self._state.daemon = Daemon(
-            self._state.around.loop, self._gate, introduction, self._state.spec.hung_after_s, events
+            around.loop,
+            self._gate,
+            introduction,
+            events,
+            silent_after_s=self._state.spec.hung_after_s,
+            patience_s=around.limits.kill_s,
         )
+
+    def _can_continue(self, introduction: Introduction) -> bool:
+        """Tell whether a daemon that asks for work could go on with the connection, whatever has happened in it."""
+        state, its = self._state, introduction.hello.state
+        return not state.session.held or (its != "" and its == state.legacy.state_id)
 
     def _is_of_this_volume(self, introduction: Introduction) -> bool:
         """Tell whether what is handed back is the connection of the mount that is there."""

@@ -12,6 +12,7 @@ from sidemount.host.logs import EventLog
 from sidemount.host.loop import Loop
 from sidemount.host.session import Event, Session
 from sidemount.host.volume_daemon import Daemon
+from sidemount.host.volume_legacy import Legacy
 from sidemount.host.volume_places import VolumePlaces
 from sidemount.model.errors import HostFailure
 from sidemount.model.mountspec import MountSpec
@@ -48,6 +49,7 @@ class VolumeState:
     post: Post
     finished: Callable[[], None]
     session: Session
+    legacy: Legacy
     connection: FuseConnection | None = None
     number: int | None = None
     daemon: Daemon | None = None

@@ -49,6 +49,10 @@ class Upkeep:
         self._is_watching_quiet = False
         self._was_called_hung = False
 
+    def note_successor(self) -> None:
+        """Judge the daemon's next process by itself."""
+        self._was_called_hung = False
+
     # Looking at the mount ----------------------------------------------------------------------------
 
     def inspect(self) -> None:
@@ -84,7 +88,7 @@ class Upkeep:
             if is_dead:
                 state.post(Event.LOST, fault=outcome.fault)
             elif outcome.is_late:
-                state.post(Event.HUNG, fault="its mount does not answer")
+                self._call_hung("its mount does not answer")
             elif state.daemon is not None:
                 state.daemon.watchdog.absolve(time.monotonic())
 
@@ -173,16 +177,25 @@ class Upkeep:
             return
         if state.daemon is None:
             return
+        if not state.legacy.is_served:
+            state.daemon.watchdog.pardon(time.monotonic())
+            return
         verdict = state.daemon.judge(state.waiting())
-        if verdict is Verdict.SILENT and not self._was_called_hung:
-            self._was_called_hung = True
-            silent_s = state.spec.hung_after_s
-            state.post(Event.HUNG, fault=f"its daemon was silent for more than {silent_s} s")
+        if verdict is Verdict.SILENT and state.daemon.has_processes and state.session.phase is Phase.SERVING:
+            verdict = Verdict.SUSPECT  # its first process is silent, which does not serve
+        if verdict is Verdict.SILENT:
+            self._call_hung(f"its daemon was silent for more than {state.spec.hung_after_s} s")
         elif verdict is Verdict.SUSPECT and state.session.phase is Phase.SERVING:
             self.inspect()
         elif self._is_watching_quiet and state.daemon.idle_s() >= state.around.limits.quiet_s:
             self._is_watching_quiet = False
             state.post(Event.QUIET)
+
+    def _call_hung(self, fault: str) -> None:
+        """Say so once of a process: it is being killed since then."""
+        if not self._was_called_hung:
+            self._was_called_hung = True
+            self._state.post(Event.HUNG, fault=fault)
 
     def _check_orphan(self) -> None:
         state = self._state

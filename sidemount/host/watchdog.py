@@ -41,11 +41,15 @@ class Watchdog:
             self._active_at = now
         else:
             self._progress_at = now
-        if now - self._beat_at > self._silent_after_s:
+        if self.is_silent(now):
             return Verdict.SILENT
         if now - self._progress_at > self._silent_after_s / 2:  # the look into the mount gets the other half
             return Verdict.SUSPECT
         return Verdict.FINE
+
+    def is_silent(self, now: float) -> bool:
+        """Tell whether no heartbeat comes any more."""
+        return now - self._beat_at > self._silent_after_s
 
     def pardon(self, now: float) -> None:
         """Begin to count anew: it was the watcher who was away, stopped or starved."""

@@ -40,14 +40,12 @@ class Kind(IntEnum):
     ADOPTED = 11  # keeper: I took the descriptor back, go on
     SUCCESSOR = 12  # daemon: this process of mine serves from now on; with its pidfd
     CONDITION = 13  # daemon: whether I can be succeeded, and what is wrong with me
-    HOLD = 14  # daemon: keep this descriptor for my successor
-    RELEASE = 15  # daemon: that one is needed no more
-    HELD = 16  # keeper: what I kept for your predecessor
-    KEPT = 17  # zygote to its child: HOLD is carried out, or not
-    KILL = 18  # keeper: your process hangs, end it
-    HAND_OVER = 19  # keeper: let another process of yours go on
-    GIVE_UP = 20  # daemon: what served is gone, and nobody here can continue it
-    FAILED = 21  # child to its zygote: why it cannot serve
+    KEEP = 14  # daemon: keep this descriptor for my successor
+    KEPT = 15  # keeper: what I kept for your predecessor
+    KILL = 16  # keeper: your process hangs, end it
+    HAND_OVER = 17  # keeper: let another process of yours go on
+    GIVE_UP = 18  # daemon: what served is gone, and nobody here can continue it
+    FAILED = 19  # child to its zygote: why it cannot serve
 
 
 class Frame:

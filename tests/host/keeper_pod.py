@@ -139,9 +139,25 @@ class Pod:
         return self.keeper.wait(timeout_s)
 
     def kill_daemon(self, volume: str = "train") -> None:
-        """SIGKILL a daemon, and reap it."""
+        """SIGKILL a daemon's first process, and wait for the end of all."""
+        processes = self.processes(volume)
         self.daemons[volume].kill()
         self.daemons[volume].wait(5)
+        eventually(lambda: not any(map(is_alive, processes)), what="the daemon's processes end")
+
+    def processes(self, volume: str = "train") -> list[int]:
+        """Return the process ids of a daemon: its first process, and those that serve or wait."""
+        return _with_children(self.daemons[volume].pid)
+
+    def stop_daemon(self, volume: str = "train") -> None:
+        """Stop all processes of a daemon, the first one first: it would replace the others."""
+        for pid in self.processes(volume):
+            wait_stopped(pid)
+
+    def serving(self, volume: str = "train") -> int:
+        """Return the id of the process that serves, as the daemon's log tells it last."""
+        events = self.events(self.daemon_log(volume))
+        return int(next(event["pid"] for event in reversed(events) if event["event"] == "serving"))
 
     def layers(self, name: str) -> int:
         """Return how many mounts are stacked at a view."""
@@ -163,9 +179,25 @@ class Pod:
         )
 
 
+def _with_children(pid: int) -> list[int]:
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except FileNotFoundError:
+        return []
+    return [pid, *(found for child in children for found in _with_children(int(child)))]
+
+
 def is_running(process: "subprocess.Popen[bytes]") -> bool:
     """Tell whether a process has not ended."""
     return process.poll() is None
+
+
+def is_alive(pid: int) -> bool:
+    """Tell whether a process has not ended; one that nobody has reaped yet has."""
+    try:
+        return process_state(pid) not in "ZX"
+    except FileNotFoundError:
+        return False
 
 
 def process_state(pid: int) -> str:

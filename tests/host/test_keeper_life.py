@@ -9,7 +9,7 @@ import pytest
 
 from sidemount.model.mountspec import KeeperMount
 from tests.host.conftest import MakePod
-from tests.host.keeper_pod import Pod, directory_spec, is_running, view, wait_stopped
+from tests.host.keeper_pod import Pod, directory_spec, is_running, view
 from tests.host.mount_node import MountNode, eventually
 
 pytestmark = [pytest.mark.fuse, pytest.mark.root]
@@ -114,7 +114,7 @@ def test_a_dead_daemon_does_not_delay_the_end(make_pod: MakePod) -> None:
 
 def test_a_stopped_daemon_ends_with_the_deadline(make_pod: MakePod) -> None:
     pod = make_pod(flags=("--flush-seconds", "2")).start()
-    wait_stopped(pod.daemons["train"].pid)
+    pod.stop_daemon()
     reader = pod.node.start(["ls", pod.place("train")])
     eventually(lambda: Path(f"/proc/{reader.pid}/comm").read_text() == "ls\n")
     began = time.monotonic()
@@ -127,7 +127,7 @@ def test_a_stopped_daemon_ends_with_the_deadline(make_pod: MakePod) -> None:
 def test_mounts_go_before_the_daemon_has_flushed(make_pod: MakePod) -> None:
     """A SIGKILL in the middle of a long flush must not leave a mount behind."""
     pod = make_pod(flags=("--flush-seconds", "30")).start()
-    wait_stopped(pod.daemons["train"].pid)
+    pod.stop_daemon()
     pod.keeper.send_signal(signal.SIGTERM)
     eventually(lambda: pod.node.fuse_mounts() == [], timeout_s=5)
     assert is_running(pod.keeper)
@@ -144,7 +144,7 @@ def test_two_volumes_are_independent(make_pod: MakePod) -> None:
     pod.wait_ready("a")
     assert pod.probe("b") == "not ready: its daemon has not connected yet"
     (pod.seen("a") / "file").write_text("x")
-    wait_stopped(pod.daemons["a"].pid)
+    pod.stop_daemon("a")
     pod.start_daemon("b")
     pod.wait_ready("b")
     (pod.seen("b") / "file").write_text("x")
@@ -201,7 +201,7 @@ def test_files_are_closed_and_flushed_when_the_pod_ends_under_them(
 
 def test_a_terminated_keeper_answers_probes_and_daemons_while_it_flushes(make_pod: MakePod) -> None:
     pod = make_pod(flags=("--flush-seconds", "3")).start()
-    wait_stopped(pod.daemons["train"].pid)
+    pod.stop_daemon()
     pod.keeper.send_signal(signal.SIGTERM)
     eventually(lambda: pod.node.fuse_mounts() == [])
     assert pod.probe() == "not ready: the pod is ending"

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from sidemount.host import fuse_mount, mount_api, volume_places
-from sidemount.host.fuse_mount import FuseConnection, MountPlan, is_init, open_connection
+from sidemount.host.fuse_init import is_init
+from sidemount.host.fuse_mount import FuseConnection, MountPlan, open_connection
 from sidemount.host.fusectl import FuseControl
 from sidemount.host.mount_table import connection_of, is_shared, mount_id_of, read_mount_table
 from sidemount.host.volume_places import VolumePlaces, prepare_mounts_dir

@@ -67,7 +67,7 @@ TABLE |= {
     (P.ABORTED, E.DEADLINE): (P.MOUNTING, _REPLACE),
 }
 for _event in (E.GONE, E.DEAD, E.DEADLINE):
-    TABLE[P.FLUSHING, _event] = (P.DETACHED, (A.DROP_DAEMON, A.ABORT, A.FINISH))
+    TABLE[P.FLUSHING, _event] = (P.DETACHED, (A.STOP_DAEMON, A.DROP_DAEMON, A.ABORT, A.FINISH))
 
 
 @pytest.mark.parametrize(

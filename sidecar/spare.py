@@ -1,0 +1,190 @@
+"""The life of a forked process of the daemon: wait for its turn, then serve what a keeper has mounted, or go on serving it."""
+
+import errno
+import gc
+import logging
+import os
+import signal
+import socket
+import threading
+from dataclasses import dataclass
+
+from sidecar import daemon_codes
+from sidecar.daemon_runtime import Runtime, make_runtime
+from sidecar.daemon_session import FuseSession, keep_buffers_in_memory, make_buffer_resident
+from sidecar.daemon_work import CountedOperations, Work
+from sidecar.filesystems import Succession, build_operations
+from sidecar.spare_line import SpareLine, Turn, wait_for_turn
+from sidecar.takeover.drain import drain, requeue
+from sidecar.takeover.park import Park
+from sidecar.zygote_memory import limit_data
+from sidecar.zygote_state import PARK_ENDS, may_be_succeeded
+from sidemount.host import process_attributes
+from sidemount.host.logs import EventLog
+from sidemount.host.own_descriptors import close_all_but
+from sidemount.model.errors import HostFailure, OperationPending, Unsupported, VolumeError
+
+_PASSED_OVER = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)  # the first process decides what they mean
+_STACK_BYTES = 512 << 10  # counted by RLIMIT_DATA in full, for every thread
+_LASTING_ERRNOS = frozenset({errno.ENODEV, errno.EINVAL})  # the connection is gone; the kernel cannot resend
+_OOM_SCORE = "1000"  # the kernel is to take this process before the first one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpareSettings:
+    """What every process of a daemon has in common. `data_bytes`: its RLIMIT_DATA, None for none. `resend`: see `DaemonSettings`."""
+
+    state_dir: str
+    source: str
+    secrets: str
+    cache: str
+    runtime: str
+    resend: bool
+    data_bytes: int | None
+
+
+def run_spare(settings: SpareSettings, parent: int, log: EventLog, control: socket.socket) -> int:
+    """Do everything that the process does, and return its exit code."""
+    try:
+        _prepare(settings, control, log)
+        if os.getppid() != parent:
+            return 0
+        turn = wait_for_turn(control)
+        if turn is None:
+            return 0
+        return _Service(settings, turn, control, log.bind(generation=turn.serve.generation)).run()
+    except Exception:
+        log.error("process_failed", exc_info=True)
+        return daemon_codes.DEFECT
+    finally:
+        logging.shutdown()
+
+
+def _prepare(settings: SpareSettings, control: socket.socket, log: EventLog) -> None:
+    process_attributes.die_with_parent()
+    signal.set_wakeup_fd(-1)
+    for number in _PASSED_OVER:
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    close_all_but({0, 1, 2, control.fileno()})
+    _offer_to_oom_killer(log)
+    threading.stack_size(_STACK_BYTES)
+    if settings.data_bytes is not None:
+        limit_data(settings.data_bytes)
+
+
+def _offer_to_oom_killer(log: EventLog) -> None:
+    # The file belongs to root as long as the process is closed to inspection. There is nothing to inspect yet.
+    process_attributes.allow_inspection()
+    try:
+        with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+            file.write(_OOM_SCORE)
+    except OSError as error:
+        log.debug("oom_score_kept", fault=str(error))
+    finally:
+        process_attributes.forbid_inspection()
+
+
+class _Service:
+    """A process whose turn has come."""
+
+    def __init__(self, settings: SpareSettings, turn: Turn, control: socket.socket, log: EventLog) -> None:
+        self._settings = settings
+        self._turn = turn
+        self._log = log
+        self._work = Work()
+        self._runtime: Runtime = make_runtime(settings.runtime)
+        self._line = SpareLine(control, turn, self._work, end=self._runtime.terminate)
+
+    def run(self) -> int:
+        gc.enable()
+        self._line.start()
+        try:
+            session = self._begin()
+        except VolumeError as error:
+            self._line.fail(error.message, error.hint, lasting=_is_lasting(error))
+            return daemon_codes.NOT_STARTED
+        is_clean = self._serve(session)
+        self._log.info("daemon_ended", handled=self._work.handled, clean=is_clean)
+        self._line.say_bye(clean=is_clean)
+        return 0 if is_clean else daemon_codes.NOT_FLUSHED
+
+    def _begin(self) -> FuseSession:
+        turn, settings = self._turn, self._settings
+        operations = build_operations(
+            turn.serve.spec,
+            source=settings.source,
+            secrets=settings.secrets,
+            cache=settings.cache,
+            state_dir=settings.state_dir,
+            in_thread=self._runtime.in_thread,
+            succession=self._succession(),
+        )
+        self._runtime.run_errands(operations.errands)
+        keep_buffers_in_memory()
+        self._runtime.before_first_read(make_buffer_resident)
+        init = turn.serve.init
+        if turn.serve.continued:
+            drained = drain(turn.device)
+            operations.resume(drained)
+            requeue(turn.device, drained)
+            init = drained.init or init
+            self._log.info("resumed", unanswered=drained.requests, operations=len(drained.operations))
+        operations.memory.on_lost = self._lost
+        self._tell_condition(operations.state_id)
+        self._flush = getattr(operations, "close", None)
+        counted = CountedOperations(operations, self._work)
+        return FuseSession(operations, counted, turn.device, init, served=self._line.ready)
+
+    def _succession(self) -> Succession | None:
+        """Return how this process came to serve and what it leaves; None if nobody can come after it."""
+        serve, kept = self._turn.serve, self._turn.kept
+        if not may_be_succeeded(serve, self._settings) or len(kept) != PARK_ENDS:
+            if serve.continued:
+                raise Unsupported(f"volume {serve.spec.volume}: the connection cannot be continued here")
+            return None
+        park = Park.adopt(kept[0], kept[1])
+        if not serve.continued:
+            park.clear()
+            return Succession(resume=False, holder=park, held={})
+        return Succession(resume=True, holder=park, held=park.recover())
+
+    def _lost(self, reason: str) -> None:
+        self._log.warning(
+            "state_given_up", reason=reason, consequence="the connection ends with this process"
+        )
+        self._tell_condition("")
+
+    def _tell_condition(self, state: str) -> None:
+        self._line.tell_condition(takeover=bool(state), state=state)
+
+    def _serve(self, session: FuseSession) -> bool:
+        """Serve to the end, flush, and return whether both went well."""
+        is_clean = True
+        try:
+            self._runtime.run(session.main)
+        except Exception:
+            self._log.error("session_failed", exc_info=True)
+            is_clean = False
+        if session.init_error is not None:
+            self._log.error("init_failed", fault=repr(session.init_error))
+            is_clean = False
+        try:
+            if self._flush is not None:
+                self._flush()
+        except Exception as error:
+            self._log.error("flush_failed", fault=repr(error))
+            is_clean = False
+        return is_clean
+
+
+def _is_lasting(error: VolumeError) -> bool:
+    """Tell whether another process would fail in the same way. A store may come back; a bad state stays bad."""
+    match error:
+        case HostFailure():
+            return error.errno in _LASTING_ERRNOS
+        case OperationPending():
+            return False
+        case _:
+            return True

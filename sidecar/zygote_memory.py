@@ -1,0 +1,87 @@
+"""How much memory the serving process may take, so that it runs out of its own before the container runs out of its.
+
+A container that runs over its limit is killed whole (kubelet sets `memory.oom.group`), and only kubelet starts it again, at its
+own pace. A process that runs into RLIMIT_DATA gets ENOMEM, answers that to whoever asked, and lives.
+"""
+
+import os
+import resource
+from collections.abc import Iterator
+
+from sidemount.host.mount_table import read_mount_table
+from sidemount.model.mountinfo import Mount
+
+_UNLIMITED = 1 << 60  # cgroup v1 has no word for it, only a huge number
+_MARGIN_MIN = 24 << 20
+_MARGIN_SHARE = 8
+_BOUND_MIN = 48 << 20
+
+
+def child_data_limit(container_limit: int | None, own_bytes: int) -> int | None:
+    """Return RLIMIT_DATA for a child of a process that takes `own_bytes`; None if the container has no limit.
+
+    The margin is for what the limit does not count: the state log, sockets, page tables, and the kernel's own for the container.
+    """
+    if container_limit is None:
+        return None
+    margin = max(_MARGIN_MIN, container_limit // _MARGIN_SHARE)
+    return max(_BOUND_MIN, container_limit - margin - own_bytes)
+
+
+def limit_data(limit_bytes: int) -> None:
+    """Bound this process's data for good."""
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    bound = limit_bytes if hard == resource.RLIM_INFINITY else min(limit_bytes, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (bound, bound))
+
+
+def own_memory() -> int:
+    """Return how much memory this process has for itself."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        _, resident, shared = file.read().split()[:3]
+    return (int(resident) - int(shared)) * os.sysconf("SC_PAGESIZE")
+
+
+def container_memory_limit() -> int | None:
+    """Return the lowest memory limit of this process's cgroups, of either version; None if there is none."""
+    try:
+        with open("/proc/self/cgroup", encoding="utf-8", errors="surrogateescape") as file:
+            groups = file.read()
+    except OSError:
+        return None
+    limits = [limit for place in limit_files(groups, read_mount_table()) if (limit := _read_limit(place))]
+    return min(limits, default=None)
+
+
+def limit_files(groups: str, mounts: tuple[Mount, ...]) -> Iterator[str]:
+    """Yield the limit files of a process's cgroups and of all above them. `groups` is /proc/<pid>/cgroup. Source: cgroups(7)."""
+    for line in groups.splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if not controllers:
+            yield from _up(path, "memory.max", [m for m in mounts if m.fstype == "cgroup2"])
+        elif "memory" in controllers.split(","):
+            found = [m for m in mounts if m.fstype == "cgroup" and "memory" in m.super_options]
+            yield from _up(path, "memory.limit_in_bytes", found)
+
+
+def _up(path: str, name: str, mounts: list[Mount]) -> Iterator[str]:
+    for mount in mounts:
+        inside = os.path.relpath(path, mount.root)
+        if inside.startswith(".."):  # the mount shows another part of the tree: a container's own, as a rule
+            inside = "."
+        directory = os.path.normpath(os.path.join(mount.mount_point, inside))
+        while True:
+            yield f"{directory}/{name}"
+            if directory == mount.mount_point or directory == "/":
+                break
+            directory = os.path.dirname(directory)
+
+
+def _read_limit(path: str) -> int | None:
+    try:
+        with open(path, encoding="ascii") as file:
+            limit = int(file.read(64))
+    except (OSError, ValueError):  # not there, or "max"
+        return None
+    return limit if 0 < limit < _UNLIMITED else None

@@ -1,0 +1,80 @@
+"""What of a daemon's first process lasts longer than one connection: loaded modules, waiting processes, those that would not end."""
+
+import os
+from functools import partial
+
+from sidecar.daemon_runtime import load_pyfuse3
+from sidecar.daemon_settings import DaemonSettings
+from sidecar.zygote_children import Child
+from sidecar.zygote_memory import child_data_limit, container_memory_limit, own_memory
+from sidecar.zygote_spares import Spares
+from sidecar.zygote_state import state_dir
+from sidemount.host.logs import EventLog
+from sidemount.host.loop import Loop
+from sidemount.model.errors import HostFailure
+
+_STUCK_MAX = 4
+
+
+class ZygoteParts:
+    """What lasts longer than one connection: loaded modules, waiting processes, processes that would not end."""
+
+    def __init__(self, loop: Loop, settings: DaemonSettings, log: EventLog) -> None:
+        self.loop = loop
+        self.settings = settings
+        self.stuck: list[Child] = []
+        self._log = log
+        self._spares: Spares | None = None
+
+    def load(self) -> None:
+        """Import what serves, once, for all processes."""
+        if self._spares is None:
+            load_pyfuse3(self.settings.runtime)
+            from sidecar.spare import SpareSettings, run_spare  # an external client's daemon never needs it
+
+            limit = child_data_limit(container_memory_limit(), own_memory())
+            settings = SpareSettings(
+                state_dir=state_dir(self.settings.run_dir),
+                source=self.settings.source,
+                secrets=self.settings.secrets,
+                cache=self.settings.cache,
+                runtime=self.settings.runtime,
+                resend=self.settings.resend,
+                data_bytes=limit,
+            )
+            main = partial(run_spare, settings, os.getpid(), self._log)
+            self._log.info("modules_loaded", data_limit_bytes=limit)
+            self._spares = Spares(self.loop, self.settings.spares, main, self._log)
+
+    def take(self) -> Child:
+        """Return a waiting process. Raises OSError, HostFailure."""
+        if self._spares is None or len(self.stuck) >= _STUCK_MAX:
+            raise HostFailure(f"{len(self.stuck)} processes were killed and do not end: the store hangs")
+        return self._spares.take()
+
+    def refill(self) -> None:
+        """See that enough processes wait."""
+        if self._spares is not None:
+            self._spares.refill()
+
+    def reap(self) -> list[tuple[int, int]]:
+        """Reap every ended process, and return pid and status of those that have served."""
+        ended: list[tuple[int, int]] = []
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return ended
+            if pid == 0:
+                return ended
+            stuck = next((child for child in self.stuck if child.pid == pid), None)
+            if stuck is not None:
+                self.stuck.remove(stuck)
+                stuck.close()
+            elif self._spares is None or not self._spares.lose(pid):
+                ended.append((pid, status))
+
+    def close(self) -> None:
+        """Let the waiting processes go."""
+        if self._spares is not None:
+            self._spares.close()

@@ -1,0 +1,95 @@
+"""What a daemon that serves tells its keeper."""
+
+import os
+import time
+from dataclasses import replace
+
+from sidemount.host.handover import (
+    Bye,
+    Condition,
+    GiveUp,
+    Heartbeat,
+    Keep,
+    Message,
+    Ready,
+    Stopping,
+    Successor,
+)
+from sidemount.host.session import Event, Phase
+from sidemount.host.volume_daemon import Daemon
+from sidemount.host.volume_state import VolumeState
+from sidemount.host.volume_upkeep import Upkeep
+
+
+class Reports:
+    """Takes the reports of one volume's daemon."""
+
+    def __init__(self, state: VolumeState, upkeep: Upkeep) -> None:
+        self._state = state
+        self._upkeep = upkeep
+
+    def take(self, daemon: Daemon, message: Message, descriptor: int | None) -> None:
+        """Take a report, and its descriptor, which is ours to close."""
+        match message:
+            case Successor() if descriptor is not None:
+                self._on_successor(daemon, message, descriptor)
+                return
+            case Keep() if descriptor is not None:
+                if not self._state.legacy.keep(message.key, descriptor):
+                    self._state.log.warning("descriptor_not_kept", key=message.key)
+                return
+        if descriptor is not None:
+            os.close(descriptor)
+        match message:
+            case Heartbeat():
+                daemon.watchdog.beat(time.monotonic(), message)
+            case Condition():
+                self._on_condition(daemon, message)
+            case Ready():
+                # A client that mounts by itself is ready when its mount is there, whatever anyone says.
+                if self._state.spec.descriptor and message.generation == self._state.session.generation:
+                    self._state.post(Event.READY)
+            case Stopping():
+                self._state.post(Event.STOPPING)
+            case Bye():
+                self._on_bye(daemon, message)
+            case GiveUp():
+                self._state.post(Event.CONDITION, able=False)
+                self._state.post(Event.GONE, fault=message.detail)
+            case _:
+                self._state.log.warning("message_ignored", kind=type(message).__name__)
+
+    def _on_successor(self, daemon: Daemon, message: Successor, pidfd: int) -> None:
+        generation = message.generation
+        if generation < self._state.session.generation:
+            os.close(pidfd)
+            self._state.log.warning("message_ignored", kind="Successor", generation=generation)
+            return
+        if generation > self._state.session.generation:
+            self._state.log.info("daemon_succeeded_itself", generation=generation)
+            self._state.session = replace(self._state.session, generation=generation)
+        daemon.succeed(generation, pidfd)
+        self._upkeep.note_successor()
+
+    def _on_condition(self, daemon: Daemon, message: Condition) -> None:
+        legacy = self._state.legacy
+        if message.abnormal and message.abnormal != legacy.abnormal:
+            self._state.log.warning("daemon_abnormal", what=message.abnormal)
+        legacy.state_id = message.state
+        legacy.abnormal = message.abnormal
+        legacy.is_served = message.serving
+        if not message.serving:
+            daemon.at_rest()
+        is_able = message.takeover and daemon.peer.pidfd is not None
+        self._state.post(Event.CONDITION, able=is_able)
+
+    def _on_bye(self, daemon: Daemon, bye: Bye) -> None:
+        daemon.said_bye = True
+        if bye.clean:
+            self._state.log.info("daemon_flushed")
+        else:
+            self._state.log.error(
+                "flush_failed", consequence="data written last may not have reached the store"
+            )
+        if self._state.session.phase is Phase.FLUSHING:
+            self._state.post(Event.GONE)
