@@ -31,8 +31,10 @@ def taken_up(asked: Asked, present: Present) -> list[VolumeRequest]:
 def claims_in(shape: PodShape, named: frozenset[str], facts: Facts) -> list[VolumeRequest]:
     """Return a request for every claim of ours in spec.volumes that has no other."""
     requests = []
+    seen = set(named)  # of two volumes of one name, which the API server refuses, one is enough
     for index, volume in enumerate(shape.volumes):
-        if isinstance(volume, VolumeShape) and volume.name not in named:
+        if isinstance(volume, VolumeShape) and volume.name not in seen:
+            seen.add(volume.name)
             claim = decoded_field(volume, CLAIM)
             name = claim.get("claimName") if isinstance(claim, dict) else None
             if isinstance(name, str) and _is_ours(shape.namespace, name, facts):

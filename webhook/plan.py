@@ -21,7 +21,7 @@ from webhook.present import Present
 from webhook.render import Daemon, daemon_container_of, keeper_container, own_volumes
 from webhook.resources import Amounts, check_fit, clamped, is_guaranteed, merge, raised_to_limits
 from webhook.security import selinux_context
-from webhook.shape import PodShape, is_reserved
+from webhook.shape import PodShape, is_own_container
 from webhook.sources import cache_attachment, secret_attachment, source_attachment
 from webhook.views import Use, Wanted, read_uses, views_of
 
@@ -184,7 +184,7 @@ def _check_shared_uid(shape: PodShape, volume: ChosenVolume, faults: list[Volume
     uid = volume.resolved.spec.uid
     for container in (*shape.init_containers, *shape.containers):
         runs_as = shape.security.run_as_user if container.run_as_user is None else container.run_as_user
-        if runs_as == uid and not is_reserved(container.name):
+        if runs_as == uid and not is_own_container(container.name):
             faults.append(
                 PolicyDenied(
                     f"{volume.resolved.request.where}: the pod's containers share one process namespace, and "

@@ -152,10 +152,18 @@ def _decode_with_nulls(raw: bytes) -> Pod:
 
 
 def _cleaned(pod: dict[str, Any]) -> Any:
-    """Return the pod without null members; fields of volumes as they are, because they may be written back."""
+    """Return the pod without null members; fields of volumes as they are, because they may be written back.
+
+    A container that is null stays so, and is refused: nothing can be added to it, as to an empty one.
+    """
     cleaned = _without_nulls(pod)
     spec = pod.get("spec")
     volumes = spec.get("volumes") if isinstance(spec, dict) else None
+    for section in ("containers", "initContainers"):
+        containers = spec.get(section) if isinstance(spec, dict) else None
+        for index, container in enumerate(containers if isinstance(containers, list) else ()):
+            if container is None:
+                cleaned["spec"][section][index] = None
     if isinstance(volumes, list):
         cleaned["spec"]["volumes"] = [{} if volume is None else volume for volume in volumes]
     return cleaned

@@ -9,7 +9,7 @@ from sidemount.model.mountspec import KeeperConfig, decode_keeper_config
 from sidemount.model.names import KEEPER_CONTAINER, MOUNTS_VOLUME, daemon_container, view_name
 from webhook.own_container import mounts_env
 from webhook.render import CLAIM_ENV
-from webhook.shape import is_reserved
+from webhook.shape import is_own_container, is_reserved
 from webhook.views import KnownViews
 
 INIT = "initContainers"
@@ -52,20 +52,20 @@ def read_present(pod: Mapping[str, Any]) -> Present:
     spec = _mapping(pod.get("spec"))
     for section in ("containers", EPHEMERAL):
         for container in _mappings(spec.get(section)):
-            if is_reserved(_text(container.get("name"))):
+            if is_own_container(_text(container.get("name"))):
                 raise hand_made(_text(container.get("name")), f"is in {section}, where none of ours ever is")
     containers = {}
     for index, container in enumerate(_mappings(spec.get(INIT))):
         name = _text(container.get("name"))
-        if is_reserved(name):
+        if is_own_container(name):
             if name in containers:
                 raise hand_made(name, "is there twice")
             containers[name] = OwnContainer(index=index, found=container)
-    volumes = {
-        _text(volume.get("name")): volume
-        for volume in _mappings(spec.get("volumes"))
-        if is_reserved(_text(volume.get("name")))
-    }
+    volumes: dict[str, Mapping[str, Any]] = {}
+    for volume in _mappings(spec.get("volumes")):
+        name = _text(volume.get("name"))
+        if is_reserved(name) and volumes.setdefault(name, volume) is not volume:
+            raise hand_made_volume(name)
     if not containers:
         if volumes:
             raise _taken(next(iter(volumes)))
@@ -94,7 +94,7 @@ def check_foreign_use(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
         name = _text(container.get("name"))
         if name in known:
             continue
-        if is_reserved(name):
+        if is_own_container(name):
             raise hand_made(name, "has a name that is reserved for containers that the webhook adds")
         for mount in _mappings(container.get("volumeMounts")):
             volume = _text(mount.get("name"))

@@ -16,7 +16,7 @@ from webhook.image import Registries
 from webhook.operations import NotApplicable, Operation, apply
 from webhook.own_container import differences, is_same_volume, mounts_env, stripped_fields
 from webhook.plan import InjectionPlan
-from webhook.shape import SAFE_LOCAL_VOLUMES, is_reserved
+from webhook.shape import SAFE_LOCAL_VOLUMES, is_own_container, is_reserved
 from webhook.views import HOST_TO_CONTAINER, rendered_mount
 
 _SPEC_FIELDS = frozenset(
@@ -130,29 +130,31 @@ def _prove_changed_volume(old: Any, new: Any, planned: _Json, where: str) -> Non
 def _prove_containers(was: list[Any], now: list[Any], planned: _Planned) -> None:
     _require(len(was) == len(now), "a container came or went")
     for index, (old, new) in enumerate(zip(was, now, strict=True)):
-        _require(not is_reserved(str(_get(new, "name"))), "a container of ours is among the user's")
+        _require(not is_own_container(str(_get(new, "name"))), "a container of ours is among the user's")
         _prove_container(old, new, planned.added.get(("containers", index), []), planned)
 
 
 def _prove_init_containers(was: list[Any], now: list[Any], plan: InjectionPlan, planned: _Planned) -> None:
-    users = [container for container in now if not is_reserved(str(_get(container, "name")))]
-    before = [(i, c) for i, c in enumerate(was) if not is_reserved(str(_get(c, "name")))]
+    users = [container for container in now if not is_own_container(str(_get(container, "name")))]
+    before = [(i, c) for i, c in enumerate(was) if not is_own_container(str(_get(c, "name")))]
     _require(len(users) == len(before), "an init container came or went")
     for (index, old), new in zip(before, users, strict=True):
         _prove_container(old, new, planned.added.get(("initContainers", index), []), planned)
-    ours = [container for container in now if is_reserved(str(_get(container, "name")))]
+    ours = [container for container in now if is_own_container(str(_get(container, "name")))]
     rendered = {container["name"]: container for container in plan.containers}
     _require(sorted(c["name"] for c in ours) == sorted(rendered), "our containers are not there once each")
-    earlier = {c["name"]: c for c in was if is_reserved(str(_get(c, "name")))}
+    earlier = {c["name"]: c for c in was if is_own_container(str(_get(c, "name")))}
     for container in ours:
         _prove_own(earlier.get(container["name"]), container, rendered[container["name"]], plan.registries)
     if not ours:
         return
     _require(ours[0]["name"] == KEEPER_CONTAINER, "the keeper is not the first of ours")
     _require(_configuration(ours[0]) == plan.config, "the keeper's configuration is not as planned")
-    last = max(index for index, container in enumerate(now) if is_reserved(str(_get(container, "name"))))
+    last = max(index for index, container in enumerate(now) if is_own_container(str(_get(container, "name"))))
     dependents = (i for i, container in enumerate(now) if i < last and _shows_view(container))
-    _require(all(is_reserved(str(now[i]["name"])) for i in dependents), "a view is used before it is there")
+    _require(
+        all(is_own_container(str(now[i]["name"])) for i in dependents), "a view is used before it is there"
+    )
 
 
 def _prove_own(earlier: Any, container: Any, rendered: _Json, registries: Registries) -> None:

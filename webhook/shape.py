@@ -186,13 +186,20 @@ def reserved_container(pod: Pod) -> str:
     spec = pod.spec or _NO_SPEC
     for containers in (spec.init_containers, spec.containers):
         for container in containers:
-            if container.name[:_PREFIX] == RESERVED_PREFIX:
+            if (
+                container.name[:_PREFIX] == RESERVED_PREFIX
+            ):  # is_own_container, for every container of every pod
                 return container.name
     return ""
 
 
+def is_own_container(name: str) -> bool:
+    """Say whether a container's name is ours alone. Unlike a volume, none of ours is called just `sidemount`."""
+    return name.startswith(RESERVED_PREFIX)
+
+
 def is_reserved(name: str) -> bool:
-    """Say whether a container or volume name is ours alone."""
+    """Say whether a volume's name is ours alone."""
     return name == MOUNTS_VOLUME or name.startswith(RESERVED_PREFIX)
 
 

@@ -8,7 +8,7 @@ from sidemount.model.mountspec import View
 from sidemount.model.names import MOUNTS_VOLUME, view_name
 from sidemount.model.sub_path import sub_path_fault
 from webhook.pod import Mount
-from webhook.shape import ContainerShape, PodShape, is_reserved
+from webhook.shape import ContainerShape, PodShape, is_own_container, is_reserved
 
 HOST_TO_CONTAINER = "HostToContainer"
 BIDIRECTIONAL = "Bidirectional"
@@ -65,7 +65,7 @@ def places(shape: PodShape) -> Iterable[tuple[Place, ContainerShape]]:
     """Yield every container that is not ours: init containers first, as they run."""
     for section, containers in (("initContainers", shape.init_containers), ("containers", shape.containers)):
         for index, container in enumerate(containers):
-            if not is_reserved(container.name):
+            if not is_own_container(container.name):
                 yield Place(section=section, index=index, name=container.name), container
 
 

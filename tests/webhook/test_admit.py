@@ -273,3 +273,15 @@ def test_a_remembered_fault_holds_on_to_no_pod(judged: Any, annotation: Json) ->
     fault = asked.fault or asked.inject_fault
     assert fault is not None
     assert fault.__traceback__ is None
+
+
+@pytest.mark.parametrize("section", ["containers", "initContainers"])
+def test_a_null_container_never_gets_the_patch_of_an_empty_one(section: str) -> None:
+    listed = '[{"name": "x", "source": "dir:///srv/d", "mountPath": "/x"}]'
+    pod = pod_with({"sidemount.io/volumes": listed})
+    pod["spec"].setdefault(section, []).append({})
+    assert mutated(pod).patch
+    pod["spec"][section][-1] = None
+    refused = mutated(pod)
+    assert refused.reason == "InvalidRequest"
+    assert section in refused.message

@@ -142,3 +142,8 @@ def test_thousands_of_claims_cost_no_more_than_they_weigh() -> None:
     assert time.perf_counter() - began < 10
     assert reviewed.outcome.allowed
     assert sum(v.delivery == "sidecar" for v in reviewed.outcome.volumes) == 64
+
+
+def test_two_volumes_of_one_name_are_left_to_the_api_server() -> None:
+    pod = pod_with({}, volumes=[{"name": "train", "persistentVolumeClaim": {"claimName": "models"}}] * 2)
+    assert mutated(pod).outcome.allowed

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.webhook.admission import Json, mutated, pod_with
+from tests.webhook.admission import Json, mutated, pod_with, validated
 
 
 def listed(*entries: Json) -> Json:
@@ -133,3 +133,17 @@ def test_a_pod_without_containers_has_nowhere_to_mount(spec: Any) -> None:
     assert not reviewed.outcome.allowed
     assert reviewed.response["status"]["code"] == 400
     assert "spec.containers" in reviewed.message
+
+
+@pytest.mark.parametrize("section", ["containers", "initContainers"])
+def test_a_container_may_be_called_just_sidemount(section: str) -> None:
+    container = {"name": "sidemount", "image": "i", "volumeMounts": [{"name": "train", "mountPath": "/data"}]}
+    pod = pod_with()
+    pod["spec"][section] = [container]
+    pod["spec"].setdefault("containers", [container])
+    reviewed = mutated(pod)
+    assert reviewed.patch, reviewed.message
+    found = next(c for c in reviewed.after["spec"][section] if c["name"] == "sidemount")
+    assert found["volumeMounts"][0]["name"] == "sidemount"
+    assert mutated(reviewed.after).patch == []
+    assert validated(reviewed.after).outcome.allowed

@@ -463,6 +463,10 @@ def _volume(name: str, value: Json) -> Change:
     return change
 
 
+def _second_run_volume(pod: Json) -> None:
+    pod["spec"]["volumes"].append({"name": "sidemount-run", "emptyDir": {}})
+
+
 def _second_keeper(pod: Json) -> None:
     pod["spec"]["initContainers"].append(copy.deepcopy(own(pod, "sidemount-keeper")))
 
@@ -578,6 +582,7 @@ FORGED: list[Any] = [
     pytest.param(_volume("sidemount", {"emptyDir": {}}), id="mounts-volume-on-disk"),
     pytest.param(_volume("sidemount", {"hostPath": {"path": "/"}}), id="mounts-volume-hostPath"),
     pytest.param(_volume("sidemount-source-train", {"hostPath": {"path": "/etc"}}), id="source-volume-moved"),
+    pytest.param(_second_run_volume, id="second-run-volume"),
     pytest.param(_second_keeper, id="second-keeper"),
     pytest.param(_unasked_daemon, id="daemon-of-no-volume"),
     pytest.param(_keeper_as_app, id="keeper-among-containers"),
