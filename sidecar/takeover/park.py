@@ -14,6 +14,7 @@ from collections.abc import Sequence
 _BATCH = 250  # SCM_MAX_FD is 253
 _KEY_BYTES = 8
 _HELD_MAX = 4096
+_MESSAGES_MAX = 128
 _SWEPT_AT_ONCE = 64
 _BUFFER_BYTES = 1 << 20  # asked for; the kernel gives what net.core.wmem_max allows
 _SO_PEEK_OFF = 42  # <asm-generic/socket.h>; Python has no name for it
@@ -61,9 +62,9 @@ class Park:
         with self._lock:
             if len(self._held) >= _HELD_MAX:
                 return False
-            if not self._send([key], [descriptor]) and not (
-                self._sweep() and self._send([key], [descriptor])
-            ):
+            if self._messages > _MESSAGES_MAX + len(self._held) // _BATCH:
+                self._sweep()
+            if not self._send([key], [descriptor]):
                 return False
             self._idle += key in self._held
             self._held[key] = descriptor
@@ -112,22 +113,19 @@ class Park:
         self._inlet.close()
         self._outlet.close()
 
-    def _sweep(self) -> bool:
-        """Send what is held once more, in few messages, then drop all older ones. False if there is no room for that."""
-        if not self._idle and self._messages <= len(self._held) // _BATCH + 1:
-            return False
+    def _sweep(self) -> None:
+        """Send what is held once more, in few messages, then drop all older ones; or leave it if there is no room."""
         older = self._messages
         keys = list(self._held)
         for begin in range(0, len(keys), _BATCH):
             batch = keys[begin : begin + _BATCH]
             if not self._send(batch, [self._held[key] for key in batch]):
                 self._idle += begin
-                return False
+                return
         for _ in range(older):
             self._outlet.recv(1)
         self._messages -= older
         self._idle = 0
-        return True
 
     def _send(self, keys: Sequence[int], descriptors: Sequence[int]) -> bool:
         rights = array.array("i", descriptors)

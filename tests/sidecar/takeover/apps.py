@@ -4,7 +4,6 @@ Run as a program: `apps KIND DIRECTORY SECONDS SEED`. Prints one JSON line: how 
 """
 
 import contextlib
-import errno
 import fcntl
 import json
 import mmap

@@ -22,7 +22,7 @@ from sidecar.takeover.handle_ledger import Handles, SharedHandleLedger
 from sidecar.takeover.journal import Journal
 from sidecar.takeover.park import Park
 from sidecar.takeover.shared_journal import SharedStep
-from sidecar.takeover.table import Table
+from sidecar.takeover.table import Table, load_table
 from sidemount.model.mountspec import MountSpec
 from tests.sidecar.directory.daemon import drop_to
 
@@ -152,11 +152,8 @@ class _NoHandles(SharedHandleLedger):
         return {}
 
 
-_load_table = shared_ledger.load_table
-
-
 def _root_alone(*arguments: Any) -> Table:
-    table = _load_table(*arguments)
+    table = load_table(*arguments)
     return Table({node: what for node, what in table.nodes.items() if node == 1})
 
 
