@@ -1,6 +1,7 @@
 """What an application sees when daemon or keeper die under it (design §12). Classes without takeover: a dead daemon is remounted."""
 
 import signal
+import time
 
 import pytest
 
@@ -15,6 +16,8 @@ pytestmark = [pytest.mark.root, pytest.mark.fuse]
 DAEMON = "sidemount-books"
 KEEPER = "sidemount-keeper"
 RECOVERED_S = 20.0
+STOPPED_S = 1.0  # far below the silence that counts as a hang
+AS_ROOT = {"runAsUser": 0, "runAsGroup": 0}
 
 
 @pytest.fixture
@@ -27,8 +30,8 @@ def tree(stage: Stage) -> SourceTree:
 
 @pytest.fixture
 def running(stage: Stage, tree: SourceTree) -> RunningPod:
-    """Return a pod whose application uses its volume all the time."""
-    return stage.run(pod({"books": stage.source(tree)}, watcher()))
+    """Return a pod whose application uses its volume all the time: as root, whom no mode of a bare directory would stop."""
+    return stage.run(pod({"books": stage.source(tree)}, watcher(securityContext=AS_ROOT)))
 
 
 def _restarted(running: RunningPod, *containers: str, times: int = 1) -> None:
@@ -75,6 +78,19 @@ def test_a_daemon_that_dies_again_and_again_is_remounted_each_time(
         watch.wait_until("create", "ok", RECOVERED_S, times=times + 1)
         _restarted(running, DAEMON, times=times)
     _assert_remounted(running, tree, watch)
+
+
+def test_a_daemon_that_stops_for_a_while_makes_the_application_wait(
+    running: RunningPod, tree: SourceTree
+) -> None:
+    watch = Watcher(running)
+    running.kill(DAEMON, signal.SIGSTOP)
+    time.sleep(STOPPED_S)
+    running.kill(DAEMON, signal.SIGCONT)
+    wait_for_probe(running, "ready", deadline_s=RECOVERED_S)
+    running.delete()
+    assert {change.outcome for change in watch.changes()} == {"ok"}
+    assert watch.created(tree) > 0
 
 
 @pytest.mark.xfail(
