@@ -1,0 +1,110 @@
+"""`python -m e2e.torture`: kill what serves while applications verify every byte, and tell how long they had to wait."""
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from e2e.torture.plot import svg
+from e2e.torture.report import as_json, table
+from e2e.torture.run import Outcome, torture
+from e2e.torture.variants import VARIANTS, Variant
+
+_MANY = 1_000_000
+_INSIDE = "SIDEMOUNT_TORTURE_INSIDE"
+
+
+def main(arguments: list[str]) -> int:
+    """Torture. Exit codes: 0 nothing was lost, 1 something was, 2 usage."""
+    options = _parser().parse_args(arguments)
+    if os.geteuid() != 0:
+        sys.stderr.write("torture: needs root: it mounts\n")
+        return 2
+    if os.environ.get(_INSIDE) != "1":
+        return _enter(arguments)
+    names = list(VARIANTS) if options.variant == "all" else options.variant.split(",")
+    chosen = [VARIANTS[name] for name in names]
+    outcomes = _run(chosen, options)
+    sys.stdout.write(as_json(outcomes) if options.output == "json" else table(outcomes))
+    sys.stdout.write("\n")
+    if options.plot:
+        Path(options.plot).write_text(svg(outcomes))
+    return 0 if all(outcome.is_good for outcome in outcomes) else 1
+
+
+def _enter(arguments: Sequence[str]) -> int:
+    """Run in namespaces of mounts and processes: whatever happens, nothing stays."""
+    inside = [
+        "unshare",
+        "--mount",
+        "--propagation",
+        "private",
+        "--pid",
+        "--fork",
+        "--kill-child",
+        "--mount-proc",
+    ]
+    environment = {**os.environ, _INSIDE: "1"}
+    init = [
+        "sh",
+        "-c",
+        '"$@"; exit $?',
+        "sh",
+    ]  # the first process: it reaps what killed processes leave behind
+    command = [*inside, *init, sys.executable, "-m", "e2e.torture", *arguments]
+    return os.spawnvpe(os.P_WAIT, "unshare", command, environment)
+
+
+def _run(chosen: list[Variant], options: argparse.Namespace) -> list[Outcome]:
+    seed = options.seed if options.seed is not None else int(time.time())
+    sys.stderr.write(f"seed {seed}\n")
+    whole = sum(variant.share for variant in chosen)
+    outcomes = []
+    for number, variant in enumerate(chosen):
+        seconds = options.seconds if options.each else options.seconds * variant.share / whole
+        blows = options.kills or _MANY
+        with tempfile.TemporaryDirectory(prefix="torture-") as work:
+            sys.stderr.write(f"{variant.name}: {seconds:.0f} s\n")
+            outcomes.append(
+                torture(variant, Path(work), seconds=seconds, blows=blows, seed=seed + number * 1000)
+            )
+            if options.output == "table":
+                sys.stderr.write(table(outcomes[-1:]) + "\n")
+            if not outcomes[-1].is_good and options.logs:
+                _keep_logs(Path(work), Path(options.logs), variant.name)
+    return outcomes
+
+
+def _keep_logs(work: Path, to: Path, name: str) -> None:
+    to.mkdir(parents=True, exist_ok=True)
+    for log in work.glob("*.log"):
+        (to / f"{name}-{log.name}").write_bytes(log.read_bytes())
+
+
+def _names(text: str) -> str:
+    unknown = [name for name in text.split(",") if name not in VARIANTS and name != "all"]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"no variant {unknown[0]!r}; there are {', '.join(VARIANTS)}, all")
+    return text
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m e2e.torture", description=__doc__)
+    parser.add_argument(
+        "--variant", type=_names, default="all", help=f"{', '.join(VARIANTS)} or all, comma-separated"
+    )
+    parser.add_argument("--seconds", type=float, default=120.0, help="of all variants together (%(default)s)")
+    parser.add_argument("--each", action="store_true", help="--seconds is for each variant")
+    parser.add_argument("--kills", type=int, default=0, help="end a variant after so many (0: by time only)")
+    parser.add_argument("--seed", type=int, default=None, help="default: the time")
+    parser.add_argument("--plot", default="", metavar="FILE", help="write the stall times as SVG")
+    parser.add_argument("--logs", default="", metavar="DIR", help="keep the logs of what went wrong")
+    parser.add_argument("-o", "--output", default="table", choices=("table", "json"))
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
