@@ -16,7 +16,7 @@ from sidecar.protocol_filesystem import ROOT, Attributes
 from sidecar.takeover.layout import SLOT
 from sidecar.takeover.ledger import Ledger
 from sidecar.takeover.leftovers import Leftovers
-from sidecar.takeover.table import Table
+from sidecar.takeover.table import Table, without_collection
 
 _LONGEST_MOVE_S = 30.0
 
@@ -69,23 +69,26 @@ class NodeTable:
 
     def restore(self, table: Table, leftovers: Leftovers) -> None:
         """Have the nodes that a predecessor has left, with the counts that are in the ledger."""
-        with self._settled:
+        with self._settled, without_collection():
+            nodes, by_identity = self._nodes, self._by_identity
             for node_id, (identity, _, name) in table.nodes.items():
                 if node_id != ROOT:
-                    self._nodes[node_id] = self._by_identity[identity] = Node(node_id, identity, None, name)
+                    nodes[node_id] = by_identity[identity] = Node(node_id, identity, None, name)
             for node_id, (_, parent_id, _) in table.nodes.items():
-                parent = self._nodes.get(parent_id)
+                parent = nodes.get(parent_id)
                 if parent is not None and node_id != ROOT:
-                    self._nodes[node_id].parent = parent
+                    nodes[node_id].parent = parent
                     parent.children += 1
             for node_id, links in table.more.items():
-                known = [(self._nodes[parent], name) for parent, name in links if parent in self._nodes]
-                for parent, _ in known:
-                    parent.children += 1
-                self._more[node_id] = known
+                known = [(nodes[parent], name) for parent, name in links if parent in nodes]
+                for above, _ in known:
+                    above.children += 1
+                if known:
+                    self._more[node_id] = known
             self._leftovers = leftovers
             self._own_from = self._ledger.next_id
-            for node in list(self._nodes.values()):
+            lookups = self._ledger.lookups
+            for node in [node for node in nodes.values() if not lookups[node.id & SLOT]]:
                 self._collect(node)
 
     def __len__(self) -> int:
@@ -196,7 +199,7 @@ class NodeTable:
 
     def _add_link(self, node: Node, parent: Node, name: bytes, links: int) -> bool:
         """Make a link the first one of a node, unless it is known. Return whether the first one changed."""
-        if node.parent is parent and node.name == name:
+        if (node.parent is parent and node.name == name) or node is parent:
             return False
         others = self._more.get(node.id, [])
         if (parent, name) in others:

@@ -25,7 +25,7 @@ def load_table(windows: Iterable[list[bytes]], ids: Sequence[int]) -> Table:
     """Return what the records of a log say. `ids` has the node that lives in each slot, 0 for none. Raises BadMessage."""
     nodes: dict[int, Described] = {}
     more: dict[int, dict[Link, None]] = {}
-    with _no_collection():
+    with without_collection():
         for records in windows:
             try:
                 _take(records, ids, nodes, more)
@@ -80,8 +80,8 @@ def _further(
 
 
 @contextmanager
-def _no_collection() -> Iterator[None]:
-    """A million new objects would set off many collections, none of which can find anything."""
+def without_collection() -> Iterator[None]:
+    """Have no garbage collected: a million new objects would set off many collections, none of which finds any."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

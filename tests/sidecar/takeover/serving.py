@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from sidecar.daemon_session import FuseSession, prefault_read_buffers
+from sidecar.daemon_session import FuseSession, keep_buffers_in_memory, make_buffer_resident
 from sidecar.directory.store import Store
 from sidecar.filesystems import Succession, build_operations
 from sidecar.poll_runtime import PollRuntime
@@ -65,13 +65,13 @@ def serve(
 ) -> None:
     """Serve to the end. `say` is given what is worth knowing, once everything is served."""
     began = time.perf_counter()
-    if plan.fault is not Fault.NO_PREFAULT:
-        prefault_read_buffers()
     _leave_out(plan.fault)
     if plan.suicide:
         _be_suicidal(plan.suicide)
     runtime = PollRuntime()
-    prefaulted = time.perf_counter()
+    if plan.fault is not Fault.NO_PREFAULT:
+        keep_buffers_in_memory()
+        runtime.before_first_read = make_buffer_resident
     held = park.recover() if resume else {}
     if not resume:
         park.clear()
@@ -101,18 +101,13 @@ def serve(
         if plan.fault is not Fault.NO_SECOND_RESEND:
             requeue(device, drained)
     drop_to(0, "production")
-    session = FuseSession(operations, operations, os.dup(device), drained.init or init)
-    switch_over = operations.on_init
 
-    def on_init() -> None:
-        switch_over()
-        now = time.perf_counter()
+    def served() -> None:
         say(
             {
                 "state_id": operations.state_id,
-                "prefault_ms": (prefaulted - began) * 1e3,
-                "load_ms": (loaded - prefaulted) * 1e3,
-                "drain_ms": (now - loaded) * 1e3,
+                "load_ms": (loaded - began) * 1e3,
+                "drain_ms": (time.perf_counter() - loaded) * 1e3,
                 "drained": drained.requests,
                 "operations": len(drained.operations),
                 "nodes": len(operations._filesystem.nodes),  # type: ignore[attr-defined]  # a test may look
@@ -120,10 +115,9 @@ def serve(
             }
         )
 
-    operations.on_init = on_init
+    session = FuseSession(operations, operations, os.dup(device), drained.init or init, served)
     operations.memory.on_lost = lambda reason: say({"lost": reason})
     runtime.run(session.main)  # type: ignore[arg-type]  # an awaitable of pyfuse3's
-    session.close()
 
 
 def _leave_out(fault: Fault) -> None:
