@@ -17,7 +17,7 @@ from sidecar.takeover.holder import DescriptorHolder
 from sidecar.takeover.memory import Memory
 from sidecar.takeover.state import begin_state, resume_state
 from sidemount.model.errors import HostFailure, Unsupported
-from sidemount.model.mountspec import MountSpec
+from sidemount.model.mountspec import MountSpec, OptionValue
 
 if TYPE_CHECKING:
     import trio
@@ -129,6 +129,10 @@ def directory_operations(
     )
 
 
+# Options that are settled with the kernel when a connection begins, with their defaults.
+INIT_OPTIONS: Mapping[str, Mapping[str, OptionValue]] = {
+    "directory": {"extendedAttributes": True, "writeback": False}
+}
 FILESYSTEMS: dict[str, Callable[[MountSpec, Surroundings], FilesystemOperations]] = {"directory": _directory}
 
 

@@ -14,6 +14,7 @@ from sidecar.daemon_runtime import Runtime, make_runtime
 from sidecar.daemon_session import FuseSession, keep_buffers_in_memory, make_buffer_resident
 from sidecar.daemon_work import CountedOperations, Work
 from sidecar.filesystems import Succession, build_operations
+from sidecar.protocol import FilesystemOperations
 from sidecar.spare_line import SpareLine, Turn, wait_for_turn
 from sidecar.takeover.drain import drain, requeue
 from sidecar.takeover.park import Park
@@ -26,7 +27,8 @@ from sidemount.model.errors import HostFailure, OperationPending, Unsupported, V
 
 _PASSED_OVER = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)  # the first process decides what they mean
 _STACK_BYTES = 512 << 10  # counted by RLIMIT_DATA in full, for every thread
-_LASTING_ERRNOS = frozenset({errno.ENODEV, errno.EINVAL})  # the connection is gone; the kernel cannot resend
+# The connection is gone; the kernel cannot resend; the source is another one now. Without a number it is no store's fault.
+_LASTING_ERRNOS = frozenset({errno.ENODEV, errno.EINVAL, errno.ESTALE, 0})
 _OOM_SCORE = "1000"  # the kernel is to take this process before the first one
 
 
@@ -111,16 +113,8 @@ class _Service:
         return 0 if is_clean else daemon_codes.NOT_FLUSHED
 
     def _begin(self) -> FuseSession:
-        turn, settings = self._turn, self._settings
-        operations = build_operations(
-            turn.serve.spec,
-            source=settings.source,
-            secrets=settings.secrets,
-            cache=settings.cache,
-            state_dir=settings.state_dir,
-            in_thread=self._runtime.in_thread,
-            succession=self._succession(),
-        )
+        turn = self._turn
+        operations = self._operations()
         self._runtime.run_errands(operations.errands)
         keep_buffers_in_memory()
         self._runtime.before_first_read(make_buffer_resident)
@@ -136,6 +130,35 @@ class _Service:
         self._flush = getattr(operations, "close", None)
         counted = CountedOperations(operations, self._work)
         return FuseSession(operations, counted, turn.device, init, served=self._line.ready)
+
+    def _operations(self) -> FilesystemOperations:
+        """Return what serves. That nothing can be kept for a successor is no reason to serve nobody."""
+        succession = self._succession()
+        try:
+            return self._build(succession)
+        except HostFailure as error:
+            if succession is None or succession.resume:
+                raise
+            operations = self._build(None)  # or raise what is wrong with the volume itself
+            self._log.warning(
+                "state_not_kept",
+                fault=error.message,
+                hint=error.hint,
+                consequence="the connection ends with this process",
+            )
+            return operations
+
+    def _build(self, succession: Succession | None) -> FilesystemOperations:
+        settings = self._settings
+        return build_operations(
+            self._turn.serve.spec,
+            source=settings.source,
+            secrets=settings.secrets,
+            cache=settings.cache,
+            state_dir=settings.state_dir,
+            in_thread=self._runtime.in_thread,
+            succession=succession,
+        )
 
     def _succession(self) -> Succession | None:
         """Return how this process came to serve and what it leaves; None if nobody can come after it."""

@@ -73,7 +73,14 @@ class Zygote:
     def start(self) -> None:
         """Begin, once all that the keeper has kept is here."""
         self._parts.load()
-        make_state_dir(self._parts.settings.run_dir)
+        from sidecar.zygote_spec import settle_spec  # only now: it imports what `load` has to import first
+
+        try:
+            directory = make_state_dir(self._parts.settings.run_dir)
+            self._order = settle_spec(self._order, directory, self._log)
+        except BadMessage as error:
+            self._lose(f"the connection cannot be continued: {error.message}")
+            return
         if self._order.kept:
             self._parts.loop.call_later(_KEPT_WITHIN_S, self._begin)
         else:
@@ -82,7 +89,7 @@ class Zygote:
     def introduce(self) -> tuple[Hello, int | None]:
         """Hand the descriptor back."""
         hello = Hello(
-            takeover=self._condition.takeover,
+            takeover=self._can_continue(),
             hands_back=True,
             generation=max(1, self._generation),
             init=self._order.init,

@@ -37,10 +37,10 @@ class Deaths:
         return self._fruitless >= HOPELESS_AFTER
 
     def abnormal(self, now: float) -> str:
-        """Return what to tell of it, "" if nothing is out of the ordinary."""
+        """Return what to tell of it, "" if nothing is out of the ordinary. The same text as long as nothing else is the matter."""
         while self._times and now - self._times[0] > _WINDOW_S:
             self._times.popleft()
         count = len(self._times)
         if not count or (self._fruitless <= FREE_DEATHS and count < _ABNORMAL_DEATHS):
             return ""
-        return f"the process that serves it has died {count} times within {_WINDOW_S:g} s, last: {self._last}"
+        return f"the process that serves it dies again and again, last: {self._last}"

@@ -37,10 +37,12 @@ def state_dir(run_dir: str) -> str:
     return f"{run_dir}/{_STATE}"
 
 
-def make_state_dir(run_dir: str) -> None:
-    """Make it, for this user alone. What is wrong with it is told by whoever wants to write into it."""
+def make_state_dir(run_dir: str) -> str:
+    """Make it, for this user alone, and return it. What is wrong with it is told by whoever wants to write into it."""
+    directory = state_dir(run_dir)
     with contextlib.suppress(OSError):
-        os.mkdir(state_dir(run_dir), 0o700)
+        os.mkdir(directory, 0o700)
+    return directory
 
 
 def resumable_state(run_dir: str) -> str:

@@ -302,7 +302,8 @@ class VolumeKeeper:
         return fault
 
     def _reason(self) -> str:
-        return self._remark() or self.state.fault or _REASONS[self.state.session.phase]
+        unserved = "" if self.state.legacy.is_served else "its daemon is about to start another process"
+        return self._remark() or self.state.fault or unserved or _REASONS[self.state.session.phase]
 
     def _remark(self) -> str:
         abnormal = self.state.legacy.abnormal
