@@ -1,6 +1,7 @@
 """The demo from beginning to end."""
 
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -18,7 +19,7 @@ from e2e.podlet.command import Completed
 from e2e.podlet.errors import PodletError
 from sidemount.commands.output import table
 from sidemount.host.mount_table import read_mount_table
-from sidemount.model.errors import VolumeError
+from sidemount.model.errors import Unsupported, VolumeError
 from webhook.injection_settings import InjectionSettings
 
 READY_WITHIN_S = 60.0
@@ -28,7 +29,11 @@ _FUSE = "fuse.sidemount"
 
 
 def show(*, keep: bool) -> int:
-    """Run it. Returns 0 only if every check held; `keep` leaves the working directory behind."""
+    """Run it. Returns 0 only if every check held; `keep` leaves the working directory behind. Raises Unsupported."""
+    if os.geteuid() != 0:
+        raise Unsupported(
+            "the demo makes namespaces, mounts and cgroups, which takes root", hint="run: sudo make demo"
+        )
     screen = Screen()
     directory = Path(tempfile.mkdtemp(prefix="sidemount-demo-")).resolve()
     try:

@@ -20,7 +20,7 @@ from sidemount.model.errors import HostFailure
 _CAP_SYS_ADMIN = 21
 _INIT_FLAGS = struct.Struct("<40xIIIII")  # after the header: major, minor, max_readahead, flags, flags2
 _HAS_RESEND = 1 << 7  # of flags2
-_PASSTHROUGH = 1 << 5  # of flags2
+_RESEND_SINCE = (6, 9)
 _RUN_TIMEOUT_S = 10
 
 
@@ -51,7 +51,7 @@ def inspect_machine() -> Iterator[Finding]:
     yield _right_to_mount()
     connection, flags2 = _try_fuse()
     yield connection
-    yield from _kernel_gifts(version, flags2)
+    yield _resend(version, flags2)
     yield _propagation()
     yield _request_timeouts()
     yield _pyfuse3()
@@ -111,36 +111,17 @@ def _try_fuse() -> tuple[Finding, int | None]:
     return Finding(topic="FUSE", verdict=Verdict.OK, found=f"/dev/fuse, protocol 7.{minor}"), flags2
 
 
-def _kernel_gifts(version: tuple[int, int], flags2: int | None) -> Iterator[Finding]:
-    def gift(topic: str, since: tuple[int, int], flag: int, without: str, *, is_needed: bool) -> Finding:
-        is_there = version >= since if flags2 is None or not flag else bool(flags2 & flag)
-        how = "told by the kernel" if flags2 is not None and flag else f"Linux {since[0]}.{since[1]} or newer"
-        if is_there:
-            return Finding(topic=topic, verdict=Verdict.OK, found=f"yes ({how})")
-        verdict = Verdict.DEGRADED if is_needed else Verdict.OK
-        return Finding(
-            topic=topic,
-            verdict=verdict,
-            found="no",
-            meaning=without,
-            way_out=f"Linux {since[0]}.{since[1]}" if is_needed else "",
-        )
-
-    without_resend = "when a daemon dies its volume is mounted anew: files that were open fail with ENOTCONN"
-    yield gift("RESEND", (6, 9), _HAS_RESEND, without_resend, is_needed=True)
-    yield gift(
-        "BENEATH",
-        (6, 5),
-        0,
-        "a volume mounted anew is stacked on the old one instead of replacing it",
-        is_needed=True,
-    )
-    yield gift(
-        "passthrough",
-        (6, 9),
-        _PASSTHROUGH,
-        "reads and writes of local files go through the daemon",
-        is_needed=False,
+def _resend(version: tuple[int, int], flags2: int | None) -> Finding:
+    is_there = version >= _RESEND_SINCE if flags2 is None else bool(flags2 & _HAS_RESEND)
+    if is_there:
+        how = "told by the kernel" if flags2 is not None else "Linux 6.9 or newer"
+        return Finding(topic="RESEND", verdict=Verdict.OK, found=f"yes ({how})")
+    return Finding(
+        topic="RESEND",
+        verdict=Verdict.DEGRADED,
+        found="no",
+        meaning="when a daemon dies its volume is mounted anew: files that were open fail with ENOTCONN",
+        way_out="Linux 6.9",
     )
 
 

@@ -270,8 +270,6 @@ def test_doctor_reports_json(capsys: pytest.CaptureFixture[str]) -> None:
         "right to mount",
         "FUSE",
         "RESEND",
-        "BENEATH",
-        "passthrough",
         "propagation",
         "libfuse",
         "crun",
