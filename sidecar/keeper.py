@@ -1,7 +1,9 @@
 """The keeper's entry: settings from flags and environment, then `sidemount.host.keeper`. Standard library only."""
 
 import os
+import select
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import fields
 
@@ -14,6 +16,7 @@ from sidemount.model.mountspec import decode_keeper_config
 from sidemount.model.names import MOUNTS_ENV, MOUNTS_PATH, POD_UID_ENV, RUN_PATH
 
 _CONFIG_MAX = 1 << 20
+_CONFIG_WITHIN_S = 5.0
 _DAY_S = 86400
 _LEVELS = ("debug", "info", "warning", "error")
 _FLAGS = {
@@ -71,10 +74,27 @@ def _config_text(path: str) -> str:
             )
         return text
     try:
-        with open(path, encoding="utf-8") as file:
-            return file.read(_CONFIG_MAX + 1)
-    except (OSError, UnicodeDecodeError) as error:
+        return _read_in_time(path).decode("utf-8")
+    except (OSError, ValueError) as error:
         raise InvalidRequest(f"--config {path}: {error}") from error
+
+
+def _read_in_time(path: str) -> bytes:
+    """Return what the file holds, a little more than may be in it at most: a pipe's writer may never write, or end."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        until = time.monotonic() + _CONFIG_WITHIN_S
+        content = bytearray()
+        while len(content) <= _CONFIG_MAX:
+            if not select.select([descriptor], [], [], max(0.0, until - time.monotonic()))[0]:
+                raise TimeoutError(f"not read to its end within {_CONFIG_WITHIN_S:g} s")
+            chunk = os.read(descriptor, _CONFIG_MAX + 1 - len(content))
+            if not chunk:
+                break
+            content += chunk
+        return bytes(content)
+    finally:
+        os.close(descriptor)
 
 
 def _seconds(flag: str, text: str) -> float:

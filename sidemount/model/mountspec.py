@@ -14,6 +14,9 @@ from sidemount.model.sub_path import sub_path_fault
 
 VERSION = 1
 TEXT_MAX = 1 << 20
+SPEC_MAX = (
+    56 << 10
+)  # characters as a JSON string: the keeper gives it to the daemon in one datagram of 64 KiB
 OptionValue = str | int | bool
 
 
@@ -209,6 +212,12 @@ def _mount(raw: Any, where: str) -> KeeperMount:
     fields = _mapping(raw, where)
     _only(fields, ("spec", "views"), where)
     spec = _spec_from_json(fields["spec"], f"{where}.spec")
+    size = len(json.dumps(encode_spec(spec)))
+    if size > SPEC_MAX:
+        raise BadMessage(
+            f"{where}.spec: {size} characters, at most {SPEC_MAX} can be given to a daemon",
+            hint="shorten the class's command or the options",
+        )
     views = tuple(
         View(**_parsed(view, _VIEW, f"{where}.views[{i}]"))
         for i, view in enumerate(_list(fields["views"], f"{where}.views"))

@@ -228,3 +228,9 @@ def test_decoding_raises_only_our_error(text: str) -> None:
 def test_one_wrong_field_raises_only_our_error(key: str, value: Any) -> None:
     with suppress(BadMessage):
         decode_spec(_changed(**{key: value}))
+
+
+def test_a_spec_that_no_daemon_could_be_given_is_refused() -> None:
+    mount = replace(CONFIG.mounts[0], spec=replace(SPEC, options=(("a", '"' * 20_000),)))
+    with pytest.raises(BadMessage, match=r"mounts\[0\]\.spec: \d+ characters, at most 57344"):
+        decode_keeper_config(encode_keeper_config(KeeperConfig(mounts=(mount,))))

@@ -74,6 +74,27 @@ def test_a_daemon_without_a_keeper_ends_when_told_to(make_pod: MakePod) -> None:
 
 @pytest.mark.fuse
 @pytest.mark.root
+def test_a_volume_is_served_where_nothing_can_be_kept_for_a_successor(make_pod: MakePod) -> None:
+    pod = make_pod(KeeperMount(spec=directory_spec(takeover=True), views=(view("train"),)))
+    (pod.source("train") / "file").write_text("content")
+    pod.start_keeper()
+    assert eventually(lambda: (pod.run_dir / "train").is_dir())
+    (pod.run_dir / "train" / "state").write_text("in the way")
+    pod.start_daemon()
+    for generation in (1, 2):
+        pod.wait_ready()
+        assert (pod.seen("train") / "file").read_text() == "content"
+        told = [event for event in pod.events(pod.daemon_log("train")) if event["event"] == "state_not_kept"]
+        assert len(told) == generation
+        assert "Not a directory" in told[-1]["fault"]
+        if generation == 1:
+            os.kill(pod.serving(), signal.SIGKILL)
+            assert eventually(lambda: "connection_given_up" in pod.names(pod.daemon_log("train")))
+    assert pod.end() == 0
+
+
+@pytest.mark.fuse
+@pytest.mark.root
 @pytest.mark.parametrize(
     ("changes", "says"),
     [

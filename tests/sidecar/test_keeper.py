@@ -1,6 +1,7 @@
 """The keeper's entry: what it refuses to start with, and how it says so."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -87,6 +88,13 @@ def test_a_configuration_file_that_cannot_be_read_is_told(tmp_path: Path) -> Non
     code, events, _ = run(tmp_path, "--config", str(tmp_path / "missing.json"))
     assert code == 1
     assert "missing.json" in events[0]["fault"]
+
+
+def test_a_configuration_from_a_pipe_that_nobody_writes_to_is_not_waited_for_in_vain(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    code, events, _ = run(tmp_path, "--config", str(tmp_path / "pipe"))
+    assert code == 1
+    assert "not read to its end within 5 s" in events[0]["fault"]
 
 
 @pytest.mark.parametrize(
