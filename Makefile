@@ -1,10 +1,11 @@
 # On a fresh Debian 12 as root each of these sets up what it needs by itself.
 PY = .venv/bin/python
-.PHONY: setup demo check test bench fmt golden
+.PHONY: setup demo check test bench torture fmt golden
 setup: ; @.ci/setup dev
 demo: ; @.ci/setup run && $(PY) -m sidemount.cli demo
 check: ; @.ci/setup dev && .venv/bin/ruff format --check . && .venv/bin/ruff check . && .venv/bin/mypy && .venv/bin/lint-imports
-test: ; @.ci/setup dev && $(PY) -m pytest
+test: ; @.ci/setup dev && $(PY) -m pytest -n 2
 bench: ; @.ci/setup dev && $(PY) -m e2e.bench
+torture: ; @.ci/setup dev && $(PY) -m e2e.torture
 fmt: ; @.ci/setup dev && .venv/bin/ruff check --fix . && .venv/bin/ruff format .
 golden: ; @.ci/setup dev && $(PY) -m pytest tests/webhook -k golden --update-golden
