@@ -158,7 +158,7 @@ def test_sub_path_is_resolved_beneath_the_source(tree: Path, sub_path: str, numb
 
 
 def test_missing_source_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(HostFailure, match="volume data: source .*gone does not exist"):
+    with pytest.raises(HostFailure, match=r"volume data: source .*gone does not exist"):
         build(tmp_path / "gone", spec())
 
 
