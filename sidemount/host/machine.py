@@ -20,7 +20,7 @@ from sidemount.model.errors import HostFailure
 _CAP_SYS_ADMIN = 21
 _INIT_FLAGS = struct.Struct("<40xIIIII")  # after the header: major, minor, max_readahead, flags, flags2
 _HAS_RESEND = 1 << 7  # of flags2
-_RESEND_SINCE = (6, 9)
+_PASSTHROUGH = 1 << 5  # of flags2
 _RUN_TIMEOUT_S = 10
 
 
@@ -51,7 +51,7 @@ def inspect_machine() -> Iterator[Finding]:
     yield _right_to_mount()
     connection, flags2 = _try_fuse()
     yield connection
-    yield _resend(version, flags2)
+    yield from _kernel_gifts(version, flags2)
     yield _propagation()
     yield _request_timeouts()
     yield _pyfuse3()
@@ -111,18 +111,31 @@ def _try_fuse() -> tuple[Finding, int | None]:
     return Finding(topic="FUSE", verdict=Verdict.OK, found=f"/dev/fuse, protocol 7.{minor}"), flags2
 
 
-def _resend(version: tuple[int, int], flags2: int | None) -> Finding:
-    is_there = version >= _RESEND_SINCE if flags2 is None else bool(flags2 & _HAS_RESEND)
-    if is_there:
-        how = "told by the kernel" if flags2 is not None else "Linux 6.9 or newer"
-        return Finding(topic="RESEND", verdict=Verdict.OK, found=f"yes ({how})")
-    return Finding(
-        topic="RESEND",
-        verdict=Verdict.DEGRADED,
-        found="no",
-        meaning="when a daemon dies its volume is mounted anew: files that were open fail with ENOTCONN",
-        way_out="Linux 6.9",
-    )
+def _kernel_gifts(version: tuple[int, int], flags2: int | None) -> Iterator[Finding]:
+    """Yield what newer kernels give. Takeover needs RESEND; the other two are told for whoever plans nodes."""
+    without_resend = "when a daemon dies its volume is mounted anew: files that were open fail with ENOTCONN"
+    yield _gift("RESEND", version, (6, 9), flags2, _HAS_RESEND, without=without_resend)
+    yield _gift("BENEATH", version, (6, 5), None, 0)
+    yield _gift("passthrough", version, (6, 9), flags2, _PASSTHROUGH)
+
+
+def _gift(
+    topic: str,
+    version: tuple[int, int],
+    since: tuple[int, int],
+    flags2: int | None,
+    flag: int,
+    *,
+    without: str = "",
+) -> Finding:
+    """Return whether the kernel has something, by its own word where there is one. `without`: what is lost if it has not."""
+    newer = f"Linux {since[0]}.{since[1]} or newer"
+    if version >= since if flags2 is None else flags2 & flag:
+        how = newer if flags2 is None else "told by the kernel"
+        return Finding(topic=topic, verdict=Verdict.OK, found=f"yes ({how})")
+    if without:
+        return Finding(topic=topic, verdict=Verdict.DEGRADED, found="no", meaning=without, way_out=newer)
+    return Finding(topic=topic, verdict=Verdict.OK, found=f"no ({newer}); nothing here depends on it")
 
 
 def _propagation() -> Finding:

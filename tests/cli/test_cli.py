@@ -270,6 +270,8 @@ def test_doctor_reports_json(capsys: pytest.CaptureFixture[str]) -> None:
         "right to mount",
         "FUSE",
         "RESEND",
+        "BENEATH",
+        "passthrough",
         "propagation",
         "libfuse",
         "crun",

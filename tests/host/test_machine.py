@@ -34,6 +34,9 @@ def test_an_old_kernel_is_missing_what_views_need(monkeypatch: pytest.MonkeyPatc
     found = findings()
     assert found["kernel"].verdict is Verdict.MISSING
     assert found["RESEND"].verdict is Verdict.DEGRADED
+    for improvement in ("BENEATH", "passthrough"):
+        assert found[improvement].verdict is Verdict.OK
+        assert found[improvement].found.startswith("no ")
 
 
 def test_without_the_device_the_way_out_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
