@@ -89,6 +89,8 @@ def resume_state(directory: str, holder: DescriptorHolder, held: Mapping[int, in
 
     Raises OperationPending, BadMessage, HostFailure.
     """
+    if not os.path.lexists(os.path.join(directory, _FILE)):
+        raise BadMessage(f"the state in {directory} is not there any more")  # and nobody will bring it back
     with _locked(directory) as lock:
         try:
             file = os.open(os.path.join(directory, _FILE), os.O_RDWR | os.O_CLOEXEC)

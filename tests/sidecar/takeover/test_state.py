@@ -134,7 +134,7 @@ def test_file_of_another_kind_is_refused(tmp_path: Path, content: bytes) -> None
 
 
 def test_no_state_and_no_directory_are_errors_that_name_the_place(tmp_path: Path) -> None:
-    with pytest.raises(HostFailure, match=f"cannot resume the state in {tmp_path}: No such file"):
+    with pytest.raises(BadMessage, match=f"the state in {tmp_path} is not there any more"):
         resume(tmp_path)
     missing = tmp_path / "missing"
     with pytest.raises(HostFailure, match=f"cannot lock the state in {missing}: No such file"):
@@ -374,3 +374,12 @@ def test_little_is_little(tmp_path: Path) -> None:
         add(table, number)
     assert state.size_bytes < 400_000
     state.close()
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_state_that_was_removed_is_not_waited_for(tmp_path: Path, is_there: bool) -> None:
+    directory = tmp_path / "state"
+    if is_there:
+        directory.mkdir()
+    with pytest.raises(BadMessage, match="is not there any more"):
+        resume_state(str(directory), NoHolder(), {})
