@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from sidemount.model.names import OWN_NAMESPACE
 from webhook.image import Registries
 
 # All of the keeper's memory is requested: what the kernel kills first goes by the request, and the keeper must go last.
@@ -76,7 +77,7 @@ class InjectionSettings:
     sandboxed_runtime_classes: frozenset[str] = SANDBOXED_RUNTIME_CLASSES
     network_containers: frozenset[str] = NETWORK_CONTAINERS
     existing_enabled: bool = True
-    own_namespace: str = "sidemount-system"
+    own_namespace: str = OWN_NAMESPACE
 
     @property
     def registries(self) -> Registries:

@@ -31,7 +31,7 @@ def patch_operations(
     changes = [*_volume_operations(shape, plan, present), *_mount_operations(shape, plan)]
     repairs = _repairs(plan, present)
     images = _images(plan, present)
-    moves = _container_operations(shape, plan, present, settings)
+    moves = _container_operations(shape, plan, settings)
     better = [*_annotation_operations(shape, plan), *_pod_operations(shape, plan)]
     return [*changes, *repairs, *images, *moves, *better], [*changes, *repairs, *moves]
 
@@ -136,7 +136,7 @@ def _configuration(plan: InjectionPlan, present: Present, keeper_index: int) -> 
 
 
 def _container_operations(
-    shape: PodShape, plan: InjectionPlan, present: Present, settings: InjectionSettings
+    shape: PodShape, plan: InjectionPlan, settings: InjectionSettings
 ) -> list[Operation]:
     if not plan.containers:
         return []

@@ -6,8 +6,22 @@ from typing import Any
 
 import msgspec
 
-from sidemount.model.errors import PolicyDenied, Reason, Unsupported, VolumeError, raise_faults, shown
-from sidemount.model.mountspec import KeeperConfig, KeeperMount, View, encode_keeper_config
+from sidemount.model.errors import (
+    BadMessage,
+    PolicyDenied,
+    Reason,
+    Unsupported,
+    VolumeError,
+    raise_faults,
+    shown,
+)
+from sidemount.model.mountspec import (
+    KeeperConfig,
+    KeeperMount,
+    View,
+    decode_keeper_config,
+    encode_keeper_config,
+)
 from sidemount.model.names import KEEPER_CONTAINER, daemon_container
 from sidemount.model.volume_request import Claim, VolumeRequest
 from webhook.added_mounts import added_uses
@@ -153,14 +167,18 @@ def _config(sidecars: list[ChosenVolume], uses: list[Use], present: Present) -> 
             for volume in sidecars
         )
     )
-    size_bytes = len(encode_keeper_config(config))
-    if size_bytes > CONFIG_MAX_BYTES:
+    text = encode_keeper_config(config)
+    if len(text) > CONFIG_MAX_BYTES:
         views = sum(len(mount.views) for mount in config.mounts)
         raise Unsupported(
             f"the pod's {len(config.mounts)} volumes with {views} different sub-paths need a keeper configuration of "
-            f"{size_bytes} bytes, more than {CONFIG_MAX_BYTES}",
+            f"{len(text)} bytes, more than {CONFIG_MAX_BYTES}",
             hint="mount a common parent directory instead of many sub-paths",
         )
+    try:
+        decode_keeper_config(text)
+    except BadMessage as error:  # what the keeper would refuse is refused here, where somebody sees it
+        raise Unsupported(f"the keeper cannot be configured so: {error.message}", hint=error.hint) from error
     return config
 
 

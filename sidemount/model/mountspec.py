@@ -14,9 +14,7 @@ from sidemount.model.sub_path import sub_path_fault
 
 VERSION = 1
 TEXT_MAX = 1 << 20
-SPEC_MAX = (
-    56 << 10
-)  # characters as a JSON string: the keeper gives it to the daemon in one datagram of 64 KiB
+SPEC_MAX = 56 << 10  # characters of JSON: a daemon gets its spec in one datagram of 64 KiB
 OptionValue = str | int | bool
 
 

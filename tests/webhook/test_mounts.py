@@ -120,6 +120,13 @@ def test_a_keeper_configuration_must_fit_into_one_variable() -> None:
     assert "sub-paths" in refused.message
 
 
+def test_what_the_keeper_would_refuse_is_refused_at_admission(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sidemount.model.mountspec.SPEC_MAX", 100)
+    refused = mutated(pod_with())
+    assert refused.reason == "Unsupported"
+    assert "at most 100 can be given to a daemon" in refused.message
+
+
 def test_a_volume_that_nobody_mounts_is_served_and_told() -> None:
     reviewed = mutated(pod_with(containers=[{"name": "a"}]))
     assert reviewed.patch
