@@ -152,7 +152,11 @@ def test_exception_becomes_an_errno(call: str, error: Exception, number: int) ->
 
 
 @pytest.mark.parametrize("call", [name for name in CALLS if name not in ("poll", "readdir", "listxattr")])
-@pytest.mark.parametrize("value", [None, "text", -1, 2**70, object(), Entry(-1, FILE), [1]], ids=repr)
+@pytest.mark.parametrize(
+    "value",
+    [None, "text", -1, 2**70, object(), Entry(-1, FILE), [1]],
+    ids=["none", "text", "negative", "huge", "object", "entry", "list"],
+)
 def test_nonsense_becomes_an_errno_or_nothing(call: str, value: Any) -> None:
     """pyfuse3 converts what an operation returns outside the boundary: nothing that it cannot convert may get there."""
     result = answer_or_value(call, operations(lambda: value))

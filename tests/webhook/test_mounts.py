@@ -122,7 +122,8 @@ def test_a_keeper_configuration_must_fit_into_one_variable() -> None:
 
 def test_what_the_keeper_would_refuse_is_refused_at_admission(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sidemount.model.mountspec.SPEC_MAX", 100)
-    refused = mutated(pod_with())
+    # A source of its own: what was decided is kept, and must not answer other tests.
+    refused = mutated(pod_with({"volume.sidemount.io/train": "dir:///srv/datasets/too-long"}))
     assert refused.reason == "Unsupported"
     assert "at most 100 can be given to a daemon" in refused.message
 
