@@ -54,9 +54,8 @@ class Watcher:
 
     def changes(self) -> list[Change]:
         """Return every change so far."""
-        return [
-            Change(m["op"], m["outcome"], m["at"], m["round"]) for m in self._messages() if m["op"] != "sum"
-        ]
+        told = [message for message in self._messages() if message["op"] not in ("alive", "sum")]
+        return [Change(m["op"], m["outcome"], m["at"], m["round"]) for m in told]
 
     def outcomes(self, op: str) -> list[str]:
         """Return what an operation came out as, in turn."""
@@ -69,6 +68,14 @@ class Watcher:
             assert time.monotonic() < until, f"{op} is not {outcome} for the {times}. time: {self.changes()}"
             time.sleep(POLL_S)
 
+    def wait_for_rounds(self, more: int, deadline_s: float) -> None:
+        """Wait until it has gone round so many times again. Raises AssertionError."""
+        until = time.monotonic() + deadline_s
+        goal = self._rounds() + more
+        while self._rounds() < goal:
+            assert time.monotonic() < until, f"it does not go on: {self.changes()[-4:]}"
+            time.sleep(POLL_S)
+
     def created(self, tree: SourceTree) -> int:
         """Return how many files it has created, all of which are in the source. Raises AssertionError. For when it has ended."""
         total = self._messages()[-1]
@@ -77,6 +84,9 @@ class Watcher:
         missing = [n for n in sorted(numbers) if not _holds(tree.inbox / str(n), str(n))]
         assert not missing, f"files whose creation was acknowledged are not in the source: {missing[:20]}"
         return len(numbers)
+
+    def _rounds(self) -> int:
+        return max((message["round"] for message in self._messages() if message["op"] == "alive"), default=0)
 
     def _messages(self) -> list[dict[str, Any]]:
         return [
@@ -132,3 +142,12 @@ def wait_for_probe(
                 return answer
         assert time.monotonic() < until, f"{container}: {answer}"
         time.sleep(POLL_S)
+
+
+def kill_serving_process(running: RunningPod, container: str, number: int) -> None:
+    """Send a signal to the process in a daemon's container that serves at present: its log tells which."""
+    told = [json.loads(line) for line in running.logs(container).splitlines() if '"serving"' in line]
+    pid = next(message["pid"] for message in reversed(told) if message["event"] == "serving")
+    code = f"import os; os.kill({pid}, {int(number)})"
+    done = running.exec(container, ["python3", "-S", "-c", code])
+    assert done.exit_code == 0, done

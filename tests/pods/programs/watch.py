@@ -2,7 +2,8 @@
 
 Arguments: the volume's directory, the file to read, its text, where to create files ("" for nowhere). It goes through the same round again and again: open and read the file, read it through a descriptor
 that is held from the beginning, list the directory, create a file. A line is {"op", "outcome", "at", "round"}, where outcome
-is "ok", an errno's name, or what was seen instead. The last line, after SIGTERM, sums up.
+is "ok", an errno's name, or what was seen instead. Every few rounds a
+line {"op": "alive", "round"} says that it goes on. The last line, after SIGTERM, sums up.
 """
 
 import errno
@@ -14,6 +15,7 @@ import time
 from collections.abc import Callable
 
 PAUSE_S = 0.005
+ALIVE_EVERY = 5
 
 
 def main() -> None:
@@ -68,6 +70,8 @@ def main() -> None:
         tell("list", list_directory)
         if inbox and tell("create", create) != "ok":
             failed.append(rounds["create"] - 1)
+        if rounds["read"] % ALIVE_EVERY == 0:
+            print(json.dumps({"op": "alive", "round": rounds["read"]}), flush=True)
         time.sleep(PAUSE_S)
     print(
         json.dumps({"op": "sum", "outcome": "ok", "at": time.time(), "rounds": rounds, "failed": failed}),
