@@ -299,7 +299,8 @@ class Zygote:
     def _succeed(self, service: Service, how: str) -> None:
         failure = service.failure
         why = failure.detail if failure is not None else how
-        pause_s = self._deaths.died(time.monotonic(), why, fruitful=service.is_fruitful)
+        now = time.monotonic()
+        pause_s = self._deaths.died(now, why, fruitful=service.is_fruitful(now))
         if self._has_served:
             is_hopeless = failure.lasting if failure is not None else self._deaths.is_hopeless
             if not self._can_continue():

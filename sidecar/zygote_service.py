@@ -5,6 +5,8 @@ import time
 from sidecar.zygote_children import Child
 from sidemount.host.handover import Bye, Failed, HandOver, Heartbeat
 
+_LONG_LIFE_S = 5.0
+
 
 class Service:
     """One process's time of serving."""
@@ -36,10 +38,9 @@ class Service:
         self._beat_at = now
         self._gone_since: float | None = None
 
-    @property
-    def is_fruitful(self) -> bool:
-        """Tell whether it has answered anything."""
-        return self.progress.handled > 0
+    def is_fruitful(self, now: float) -> bool:
+        """Tell whether it has answered anything, or at least lived for a while: nobody may have asked."""
+        return self.progress.handled > 0 or (self.is_ready and now - self.since > _LONG_LIFE_S)
 
     def beat(self, now: float, heartbeat: Heartbeat) -> None:
         """Note a sign of life."""

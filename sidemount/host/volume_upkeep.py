@@ -241,6 +241,12 @@ class Upkeep:
         if self._root < 0:
             state.post(Event.SYNCED)
             return
+        if not state.legacy.is_served:
+            state.log.error(
+                "sync_left_out", consequence="nobody serves, so what the kernel still holds is lost"
+            )
+            state.post(Event.SYNCED)
+            return
         if state.jobs.is_busy("sync"):
             state.jobs.reap()
             state.around.loop.call_later(_DRAIN_TICK_S, self.sync)
