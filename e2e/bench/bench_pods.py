@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ def rows() -> Iterator[Row]:
         )
     for what, container, goal_mib in (
         ("keeper: PSS, one volume", KEEPER_CONTAINER, KEEPER_MIB),
-        ("idle daemon: PSS", daemon_container(VOLUME), DAEMON_MIB),
+        ("idle daemon: PSS of all its processes", daemon_container(VOLUME), DAEMON_MIB),
     ):
         yield Row(
             what=what,
@@ -119,7 +120,21 @@ def _life(node: Podlet, manifest: dict[str, Any], memory: dict[str, list[float]]
 
 
 def _pss_mib(running: RunningPod, container: str) -> float:
-    """Return the proportional set size of a container's processes."""
-    text = Path(f"/proc/{running.pid(container)}/smaps_rollup").read_text()
-    (kib,) = (int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:"))
+    """Return the proportional set size of all processes of a container."""
+    kib = 0
+    for pid in _processes(running.pid(container)):
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        kib += next(int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:"))
     return kib / 1024
+
+
+def _processes(first: int) -> list[int]:
+    """Return the processes of the container whose first process is `first`: those in its process namespace."""
+    namespace = Path(f"/proc/{first}/ns/pid").readlink()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with suppress(OSError):  # it has ended meanwhile
+                if Path(f"/proc/{entry.name}/ns/pid").readlink() == namespace:
+                    found.append(int(entry.name))
+    return found
