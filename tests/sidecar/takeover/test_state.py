@@ -293,10 +293,14 @@ def test_nodes_are_there_whenever_a_process_is_killed(tmp_path: Path) -> None:
         ended(child)
         state = resume(tmp_path)
         table = table_of(state)
+        again = 0  # looked up once more than told: a life that ended between the two
         for number in range(told[0]):
             if told[number + 1]:
                 found = table[told[number + 1]]
-                assert (found.name, table.lookups(found)) == (b"%d" % number, 1)
+                assert found.name == b"%d" % number
+                assert table.lookups(found) >= 1
+                again += table.lookups(found) - 1
+        assert again <= life + 1
         assert len(table) <= sum(1 for number in range(told[0]) if told[number + 1]) + life + 3
         state.close()
     assert told[0] > 5000
