@@ -137,6 +137,7 @@ def test_nothing_can_be_changed_through_a_read_only_mount_or_volume(
 
 
 def test_a_read_only_mount_beside_a_writable_one_shows_what_the_other_writes(team: RunningPod) -> None:
+    """S2-01, S2-36."""
     code = "open('/books/inbox/seen-by-both', 'w').write('x')\nseen = open('/books-ro/inbox/seen-by-both').read()"
     assert call(team, "app", code) == "x"
 
@@ -151,6 +152,7 @@ def test_every_volume_is_its_own(team: RunningPod) -> None:
 
 
 def test_a_sub_path_shows_its_directory_and_no_way_out(team: RunningPod) -> None:
+    """S2-22."""
     assert sorted(call(team, "app", "seen = os.listdir('/shelf')")) == ["noise.bin", "pi.txt", "private.txt"]
     assert "poem.txt" not in call(team, "app", "seen = os.listdir('/shelf/..')")
 
@@ -179,6 +181,7 @@ def test_an_application_s_fs_group_opens_what_is_the_group_s(team: RunningPod) -
 
 
 def test_applications_have_no_privilege_and_no_device(team: RunningPod) -> None:
+    """S3-11: only the keeper has any."""
     for name in ("app", "mate", "helper"):
         status = _status(team.pid(name))
         assert int(status["CapEff"], 16) == int(status["CapPrm"], 16) == 0, name

@@ -44,7 +44,7 @@ def _nothing(tree: SourceTree) -> None:
 def test_a_sub_path_that_cannot_be_a_view_is_told_by_the_startup_probe(
     stage: Stage, make: Callable[[SourceTree], None], sub_path: str, said: str
 ) -> None:
-    """Nothing is made or followed. The probe's words are what `kubectl describe` shows; `kubectl logs` of the keeper has them too."""
+    """S2-23, S2-25: nothing is made or followed. The probe's words are what `kubectl describe` shows; `kubectl logs` of the keeper has them too."""
     tree = stage.tree()
     make(tree)
     tree.remember()
