@@ -1,6 +1,7 @@
 """Applications for tests: each works on a mounted directory, knows what it must find there, and counts what is wrong.
 
-Run as a program: `apps KIND DIRECTORY SECONDS SEED`. Prints one JSON line: how many operations, which errors, which wrong bytes.
+Run as a program: `apps KIND DIRECTORY SECONDS SEED`; SIGTERM ends it before. Prints one JSON line: how many operations, which
+errors, which wrong bytes.
 """
 
 import contextlib
@@ -9,6 +10,7 @@ import json
 import mmap
 import os
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -34,15 +36,16 @@ class Tally:
             self.wrong.append(f"{what}: {_short(found)} instead of {_short(wanted)}")
 
 
-Application = Callable[[Path, float, random.Random, Tally], None]
+GoesOn = Callable[[], bool]
+Application = Callable[[Path, GoesOn, random.Random, Tally], None]
 
 
-def writer(place: Path, end: float, dice: random.Random, tally: Tally) -> None:
+def writer(place: Path, goes_on: GoesOn, dice: random.Random, tally: Tally) -> None:
     """Write, cut and sync a file anywhere, and compare it with what it must be."""
     path = place / "file"
     content = bytearray()
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-    while time.monotonic() < end:
+    while goes_on():
         tally.operations += 1
         match dice.randrange(12):
             case 0:
@@ -69,12 +72,12 @@ def writer(place: Path, end: float, dice: random.Random, tally: Tally) -> None:
     tally.expect("all", path.read_bytes(), bytes(content))
 
 
-def log(place: Path, end: float, dice: random.Random, tally: Tally) -> None:
+def log(place: Path, goes_on: GoesOn, dice: random.Random, tally: Tally) -> None:
     """Append lines through two descriptors; none may be missing, doubled or out of order."""
     path = place / "log"
     files = [os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND) for _ in range(2)]
     lines = 0
-    while time.monotonic() < end:
+    while goes_on():
         tally.operations += 1
         os.write(files[lines % 2], b"%08d %s\n" % (lines, b"x" * (lines % 90)))
         lines += 1
@@ -84,13 +87,13 @@ def log(place: Path, end: float, dice: random.Random, tally: Tally) -> None:
     tally.expect("log", path.read_bytes(), wanted)
 
 
-def blocks(place: Path, end: float, dice: random.Random, tally: Tally) -> None:
+def blocks(place: Path, goes_on: GoesOn, dice: random.Random, tally: Tally) -> None:
     """Write blocks of a MiB from four threads at once, and read them again."""
 
     def work(number: int) -> None:
         file = os.open(place / f"blocks{number}", os.O_RDWR | os.O_CREAT)
         turn = 0
-        while time.monotonic() < end:
+        while goes_on():
             at = turn % 8 * _BLOCK
             what = (b"%08d" % (turn * 10 + number)) * (_BLOCK // 8)
             tally.expect("written", os.pwrite(file, what, at), _BLOCK)
@@ -104,12 +107,13 @@ def blocks(place: Path, end: float, dice: random.Random, tally: Tally) -> None:
     _in_threads(work, 4, tally)
 
 
-def lister(place: Path, end: float, dice: random.Random, tally: Tally) -> None:
+def lister(place: Path, goes_on: GoesOn, dice: random.Random, tally: Tally) -> None:
     """List a large directory again and again, slowly and fast: every name once."""
     for number in range(_MANY):
         (place / f"f{number:04}").touch()
+        tally.operations += 1
     wanted = sorted(f"f{number:04}" for number in range(_MANY))
-    while time.monotonic() < end:
+    while goes_on():
         found = []
         slowly = not dice.randrange(3)
         with os.scandir(place) as entries:
@@ -121,10 +125,10 @@ def lister(place: Path, end: float, dice: random.Random, tally: Tally) -> None:
         tally.operations += 1
 
 
-def keeper(place: Path, end: float, dice: random.Random, tally: Tally) -> None:
+def keeper(place: Path, goes_on: GoesOn, dice: random.Random, tally: Tally) -> None:
     """Keep things that have no name, or another: removed files and directories, mappings, locks."""
     turn = 0
-    while time.monotonic() < end:
+    while goes_on():
         turn += 1
         tally.operations += 1
         _keep_removed(place, turn, dice, tally)
@@ -236,10 +240,13 @@ def main() -> None:
     kind, directory, seconds, seed = sys.argv[1:5]
     place = Path(directory)
     tally = Tally()
+    told: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, frame: told.append(number))
+    end = time.monotonic() + float(seconds)
     with contextlib.suppress(FileExistsError):
         place.mkdir()
     try:
-        _applications()[kind](place, time.monotonic() + float(seconds), random.Random(seed), tally)
+        _applications()[kind](place, lambda: not told and time.monotonic() < end, random.Random(seed), tally)
     except OSError as error:
         import traceback
 

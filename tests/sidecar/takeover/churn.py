@@ -4,14 +4,13 @@ import errno
 import os
 import random
 import stat
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sidecar.directory import syscalls
 
 if TYPE_CHECKING:
-    from tests.sidecar.takeover.apps import Tally
+    from tests.sidecar.takeover.apps import GoesOn, Tally
 
 _NAMES = tuple("abcdefgh")
 _KEYS = ("user.x", "user.y")
@@ -281,10 +280,10 @@ _OPERATIONS = [
 ]
 
 
-def churn(place: Path, end: float, dice: random.Random, tally: "Tally") -> None:
+def churn(place: Path, goes_on: "GoesOn", dice: random.Random, tally: "Tally") -> None:
     """Do anything with a few names of two directories."""
     model = Model(place, dice, tally)
-    while time.monotonic() < end:
+    while goes_on():
         model.step()
         tally.operations += 1
         if not model.serial % 40:

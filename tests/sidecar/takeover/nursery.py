@@ -1,7 +1,8 @@
 """Keeper and zygote for tests, in one process that never touches what it mounts: holds the device, raises daemons, kills them.
 
 Run as a program: mounts in a mount namespace of its own, prints one JSON line when the volume is served, and takes commands on its
-standard input: `kill`, `torture SECONDS LEAST_MS MOST_MS`, `report`, `end`. Everything is gone when it ends, however it ends.
+standard input: `kill`, `torture SECONDS LEAST_MS MOST_MS`, `storm SECONDS MOST_MS`,
+`report`, `end`. Everything is gone when it ends, however it ends.
 """
 
 import argparse
@@ -99,8 +100,10 @@ class Nursery:
         self._spares = [self._new() for _ in range(_SPARES)]
         self._serving = self._spares.pop(0)
         self._serving.go(resume=False)
-        self._hear(time.perf_counter())
+        serves = self._hear(time.perf_counter())
         self._spares.append(self._new())
+        if not serves and not self.faults:
+            self.replace()
 
     def _new(self) -> Child:
         return Child(self._plan, self._device, self._init, self._park)
@@ -150,9 +153,21 @@ class Nursery:
                 self._serving.kill()
             self.replace()
 
-    def watch(self, seconds: float) -> None:
-        """Replace daemons that die by themselves for a while, and kill none."""
-        self.torture(seconds, 1e9, 1e9)
+    def storm(self, seconds: float, most_ms: float) -> None:
+        """Kill daemons while they are still taking over, at any time after their turn has come."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and not self.faults:
+            self._serving.kill()
+            self.kills += 1
+            code = self._serving.reap()
+            if code != -signal.SIGKILL:
+                self.faults.append(f"a daemon ended with {code}")
+            self._serving = self._spares.pop(0)
+            self._serving.go(resume=True)
+            self._spares.append(self._new())
+            time.sleep(random.uniform(0, most_ms) / 1e3)
+        if not self.faults:
+            self.kill()
 
     def report(self) -> dict[str, Any]:
         """Return what has happened so far."""
@@ -168,6 +183,7 @@ def main() -> None:
     parser.add_argument("--options", default="{}")
     parser.add_argument("--fault", default="none")
     parser.add_argument("--suicide", type=float, default=0.0)
+    parser.add_argument("--stillborn", action="store_true")
     given = parser.parse_args()
     plan = Plan(
         source=given.source,
@@ -175,6 +191,7 @@ def main() -> None:
         options=json.loads(given.options),
         fault=Fault(given.fault),
         suicide=given.suicide,
+        stillborn=given.stillborn,
     )
     os.chdir("/")
     nursery = Nursery(plan, given.target)
@@ -185,6 +202,8 @@ def main() -> None:
                 nursery.kill()
             case ["torture", seconds, least, most]:
                 nursery.torture(float(seconds), float(least), float(most))
+            case ["storm", seconds, most]:
+                nursery.storm(float(seconds), float(most))
             case ["end"]:
                 break
         print(json.dumps(nursery.report()), flush=True)

@@ -45,13 +45,17 @@ class Fault(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How a volume is served in a test. `suicide`: how likely a daemon kills itself at each boundary of an operation."""
+    """How a volume is served in a test.
+
+    `suicide`: how likely a daemon kills itself at each boundary of an operation. `stillborn`: the first one dies before INIT is answered.
+    """
 
     source: str
     state_dir: str
     options: dict[str, Any] = field(default_factory=dict)
     fault: Fault = Fault.NONE
     suicide: float = 0.0
+    stillborn: bool = False
 
 
 def serve(
@@ -103,6 +107,8 @@ def serve(
     drop_to(0, "production")
 
     def served() -> None:
+        if plan.stillborn and not resume:
+            os.kill(os.getpid(), signal.SIGKILL)
         say(
             {
                 "state_id": operations.state_id,

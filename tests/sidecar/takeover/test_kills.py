@@ -1,0 +1,142 @@
+"""Daemons killed under applications, on a real kernel: nobody notices. And each condition of that left out: somebody does."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.sidecar.takeover.serving import Fault
+from tests.sidecar.takeover.stage import Stage, stage
+
+pytestmark = [pytest.mark.fuse, pytest.mark.root, pytest.mark.timeout(240)]
+
+EVERYTHING = ("writer", "log", "churn", "keeper", "lister", "blocks")
+
+
+def kill(here: Stage, kills: int, least_ms: float, most_ms: float, longest_s: float = 60.0) -> None:
+    """Kill until there were so many kills."""
+    deadline = time.monotonic() + longest_s
+    while here.order("torture", 2, least_ms, most_ms)["kills"] < kills and time.monotonic() < deadline:
+        if here.report["faults"]:
+            break
+
+
+def test_nobody_notices_two_hundred_kills(tmp_path: Path) -> None:
+    """S4-09, S4-10, S4-11."""
+    with stage(tmp_path) as here:
+        here.start(*EVERYTHING)
+        kill(here, 200, 10, 60)
+        verdict = here.end()
+        assert verdict.complaints == [], verdict.log
+        assert verdict.kills >= 200
+        assert all(application["operations"] > 0 for application in verdict.applications)
+        assert any(takeover["drained"] for takeover in verdict.takeovers)
+        assert len({takeover["state_id"] for takeover in verdict.takeovers}) == 1
+        assert verdict.takeovers[-1]["nodes"] < 3000
+        assert verdict.takeovers[-1]["size_bytes"] < 2 << 20
+
+
+def test_nobody_notices_deaths_between_doing_and_noting(tmp_path: Path) -> None:
+    """S4-10. Two in a hundred boundaries of operations on names are deadly."""
+    with stage(tmp_path, "--suicide", "0.01") as here:
+        here.start("churn", "churn", "keeper")
+        kill(here, 150, 200, 500)
+        verdict = here.end()
+        assert verdict.complaints == [], verdict.log
+        assert sum(takeover.get("operations", 0) for takeover in verdict.takeovers) > 20
+
+
+@pytest.mark.parametrize(
+    ("options", "arguments", "kinds"),
+    [
+        pytest.param(
+            {"storage": "remote"}, ("--suicide", "0.002"), ("churn", "churn", "keeper", "log"), id="remote"
+        ),
+        pytest.param({"writeback": True}, (), ("writer", "keeper", "churn", "log", "blocks"), id="writeback"),
+        pytest.param({"pageCache": "direct"}, (), ("writer", "log", "blocks"), id="direct"),
+        pytest.param(
+            {"pageCache": "keep", "attributeTimeout": 3600}, (), ("writer", "keeper", "churn"), id="keep"
+        ),
+        pytest.param({"attributeTimeout": 0}, (), ("churn", "lister", "keeper"), id="nothing-cached"),
+    ],
+)
+def test_nobody_notices_with_any_settings(
+    tmp_path: Path, options: dict[str, Any], arguments: tuple[str, ...], kinds: tuple[str, ...]
+) -> None:
+    with stage(tmp_path, *arguments, **options) as here:
+        here.start(*kinds)
+        kill(here, 40, 20, 120)
+        verdict = here.end()
+        assert verdict.complaints == [], verdict.log
+
+
+def test_nobody_notices_daemons_that_die_while_they_take_over(tmp_path: Path) -> None:
+    with stage(tmp_path) as here:
+        here.start("writer", "churn", "keeper")
+        for _ in range(8):
+            here.order("storm", 0.6, 12)
+            here.order("torture", 0.2, 1000, 1000)
+        verdict = here.end()
+        assert verdict.complaints == [], verdict.log
+        assert verdict.kills > 100
+
+
+def test_first_daemon_dies_before_it_answers_init(tmp_path: Path) -> None:
+    with stage(tmp_path, "--stillborn") as here:
+        here.start("writer", "churn", seconds=1)
+        time.sleep(1.0)
+        verdict = here.end()
+        assert verdict.complaints == [], verdict.log
+        assert verdict.takeovers[0]["drained"] == 1
+
+
+def _one_kill(here: Stage, wait_s: float = 0.5) -> None:
+    time.sleep(wait_s)
+    kill(here, 12, 50, 150, longest_s=12)
+
+
+def _deadly_operations(here: Stage) -> None:
+    kill(here, 40, 100, 300, longest_s=15)
+
+
+def _quick_kills(here: Stage) -> None:
+    kill(here, 250, 1, 20, longest_s=25)
+
+
+@pytest.mark.parametrize(
+    ("fault", "arguments", "kinds", "torment"),
+    [
+        pytest.param(
+            Fault.NO_JOURNAL, ("--suicide", "0.02"), ("churn", "churn"), _deadly_operations, id="journal"
+        ),
+        pytest.param(Fault.NO_SECOND_RESEND, (), ("writer", "churn"), _one_kill, id="second-resend"),
+        pytest.param(Fault.NO_PREFAULT, (), ("blocks", "blocks"), _quick_kills, id="resident-buffers"),
+        pytest.param(Fault.NO_NODES, (), ("keeper", "churn"), _one_kill, id="node-ids"),
+        pytest.param(Fault.NO_HANDLES, (), ("keeper", "log"), _one_kill, id="handles"),
+        pytest.param(Fault.NO_HOLDER, (), ("keeper",), _one_kill, id="nameless-files"),
+        pytest.param(Fault.NO_ERRANDS, (), ("churn",), _one_kill, id="closing-of-steps"),
+    ],
+)
+def test_somebody_notices_what_is_left_out(
+    tmp_path: Path,
+    fault: Fault,
+    arguments: tuple[str, ...],
+    kinds: tuple[str, ...],
+    torment: Callable[[Stage], None],
+) -> None:
+    """Every condition is needed: without it the same applications complain within seconds."""
+    with stage(tmp_path, *arguments, fault=fault) as here:
+        here.start(*kinds)
+        torment(here)
+        assert here.end(longest_s=6).complaints
+
+
+def test_everything_is_gone_afterwards(tmp_path: Path) -> None:
+    mounts = Path("/proc/self/mountinfo").read_text()
+    with stage(tmp_path) as here:
+        here.order("torture", 0.5, 10, 50)
+        assert os.listdir(here.path) == []
+    assert Path("/proc/self/mountinfo").read_text() == mounts
