@@ -18,7 +18,7 @@ from e2e.podlet.client import Podlet, RunningPod
 from e2e.podlet.command import Completed
 from e2e.podlet.errors import PodletError
 from sidemount.commands.output import table
-from sidemount.host.mount_table import read_mount_table
+from sidemount.host.mount_table import is_fuse, read_mount_table
 from sidemount.model.errors import Unsupported, VolumeError
 from webhook.injection_settings import InjectionSettings
 
@@ -233,7 +233,7 @@ def _runner(pod: RunningPod) -> Callable[..., Completed]:
 
 
 def _look_after(screen: Screen, node: Podlet, pod: RunningPod) -> None:
-    left = [mount.mount_point for mount in node.mounts() if mount.fstype.startswith("fuse")]
+    left = [mount.mount_point for mount in node.mounts() if is_fuse(mount)]
     screen.check(not left, "no FUSE mount is left on the node", left)
     leaks = pod.leaks()
     screen.check(not leaks, "no process, mount, cgroup or directory of the pod is left", leaks)

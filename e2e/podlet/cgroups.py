@@ -176,3 +176,8 @@ def on_out_of_memory(path: str, react: Callable[[], None]) -> None:
             time.sleep(_POLL_S)
 
     threading.Thread(target=watch, name=f"oom-{path}", daemon=True).start()
+
+
+def left_of(node_id: str) -> list[str]:
+    """Return every cgroup directory of a node that is still there. Those of other nodes may come and go meanwhile."""
+    return [at for at, *_ in os.walk("/sys/fs/cgroup") if node_id in at]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from e2e.images import busybox_image
+from e2e.podlet import cgroups
 from e2e.podlet.client import Podlet
 from tests.podlet.pods import IMAGE
 
@@ -35,7 +36,7 @@ def make_node(busybox: Path) -> Iterator[MakeNode]:
     mounted = Path("/proc/self/mountinfo").read_text()
     for made in nodes:
         assert str(made.root) not in mounted
-        assert not list(Path("/sys/fs/cgroup").glob(f"**/*{made.node_id}*"))
+        assert not cgroups.left_of(made.node_id)
         assert not made.root.exists()
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from e2e.podlet import cgroups
 from e2e.podlet.client import Podlet
 from e2e.podlet.errors import NodeFailure, NotInTime, PodletError, PodRefused
 from tests.podlet.conftest import MakeNode
@@ -107,7 +108,7 @@ def test_a_client_that_dies_takes_its_node_along(busybox: Path, tmp_path: Path) 
     done = subprocess.run(argv, capture_output=True, text=True, timeout=30)
     process, node = done.stdout.split()
     eventually(lambda: not Path(f"/proc/{process}").exists(), 10)
-    assert not list(Path("/sys/fs/cgroup").glob(f"**/*{node}*"))
+    assert not cgroups.left_of(node)
 
 
 def test_two_nodes_live_side_by_side(make_node: MakeNode) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from e2e.images import busybox_image, sidemount_image
+from e2e.podlet import cgroups
 from sidemount.host.mount_table import read_mount_table
 from tests.pods.stage import Images, Stage
 
@@ -46,7 +47,7 @@ def make_stage(tmp_path: Path, images: Images, request: pytest.FixtureRequest) -
 
         yield make
     for stage in stages:
-        assert not list(Path("/sys/fs/cgroup").glob(f"**/*{stage.node.node_id}*"))
+        assert not cgroups.left_of(stage.node.node_id)
         assert not stage.node.root.exists()
     here = [mount.mount_point for mount in read_mount_table() if mount.mount_point.startswith(str(tmp_path))]
     assert not here

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from e2e.podlet.client import Podlet, RunningPod
 from e2e.podlet.errors import PodletError
+from sidemount.host.mount_table import is_fuse
 from sidemount.model.facts import Facts
 from sidemount.model.names import KEEPER_CONTAINER, RESERVED_PREFIX
 from tests.pods.admission import admit, read_facts
@@ -120,7 +121,7 @@ class Stage:
         for running in self._pods[-1:]:
             _end(running)
             assert not running.leaks(), running.leaks()
-        left = [mount.mount_point for mount in self.node.mounts() if mount.fstype.startswith("fuse")]
+        left = [mount.mount_point for mount in self.node.mounts() if is_fuse(mount)]
         assert not left, left
         for tree in self._trees:
             assert not tree.changes(), "\n".join(tree.changes())
