@@ -29,7 +29,6 @@ _PASSED_OVER = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)  # the first proc
 _STACK_BYTES = 512 << 10  # counted by RLIMIT_DATA in full, for every thread
 # The connection is gone; the kernel cannot resend; the source is another one now. Without a number it is no store's fault.
 _LASTING_ERRNOS = frozenset({errno.ENODEV, errno.EINVAL, errno.ESTALE, 0})
-_OOM_SCORE = "1000"  # the kernel is to take this process before the first one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +47,7 @@ class SpareSettings:
 def run_spare(settings: SpareSettings, parent: int, log: EventLog, control: socket.socket) -> int:
     """Do everything that the process does, and return its exit code."""
     try:
-        _prepare(settings, control, log)
+        _prepare(settings, control)
         if os.getppid() != parent:
             return 0
         turn = wait_for_turn(control)
@@ -62,7 +61,7 @@ def run_spare(settings: SpareSettings, parent: int, log: EventLog, control: sock
         logging.shutdown()
 
 
-def _prepare(settings: SpareSettings, control: socket.socket, log: EventLog) -> None:
+def _prepare(settings: SpareSettings, control: socket.socket) -> None:
     process_attributes.die_with_parent()
     signal.set_wakeup_fd(-1)
     for number in _PASSED_OVER:
@@ -70,22 +69,9 @@ def _prepare(settings: SpareSettings, control: socket.socket, log: EventLog) -> 
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     close_all_but({0, 1, 2, control.fileno()})
-    _offer_to_oom_killer(log)
     threading.stack_size(_STACK_BYTES)
     if settings.data_bytes is not None:
         limit_data(settings.data_bytes)
-
-
-def _offer_to_oom_killer(log: EventLog) -> None:
-    # The file belongs to root as long as the process is closed to inspection. There is nothing to inspect yet.
-    process_attributes.allow_inspection()
-    try:
-        with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
-            file.write(_OOM_SCORE)
-    except OSError as error:
-        log.debug("oom_score_kept", fault=str(error))
-    finally:
-        process_attributes.forbid_inspection()
 
 
 class _Service:

@@ -21,11 +21,6 @@ def forbid_inspection() -> None:
     _prctl("PR_SET_DUMPABLE", _PR_SET_DUMPABLE, 0)
 
 
-def allow_inspection() -> None:
-    """Take that back. /proc/self then belongs to this process's user, who may write what is to be written there."""
-    _prctl("PR_SET_DUMPABLE", _PR_SET_DUMPABLE, 1)
-
-
 def forbid_new_privileges() -> None:
     """Give up for good, children included, whatever a set-user-id program would grant."""
     _prctl("PR_SET_NO_NEW_PRIVS", _PR_SET_NO_NEW_PRIVS, 1)

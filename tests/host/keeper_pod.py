@@ -86,10 +86,11 @@ class Pod:
         """Where a view is, for this process. Never for what may hang."""
         return Path(f"/proc/{self.node.pid}/root") / str(self.place(name)).lstrip("/")
 
-    def start_keeper(self) -> "subprocess.Popen[bytes]":
-        """Start the keeper's container."""
+    def start_keeper(self, *entry: str) -> "subprocess.Popen[bytes]":
+        """Start the keeper's container. `entry` is another module than ours, with its arguments."""
         config = encode_keeper_config(KeeperConfig(mounts=tuple(self.mounts)))
-        argv = [PYTHON, "-S", "-E", "-m", "sidecar", "keeper", "--mounts-dir", self.mounts_dir]
+        module = entry or ("sidecar", "keeper")
+        argv = [PYTHON, "-S", "-E", "-m", *module, "--mounts-dir", self.mounts_dir]
         self.keeper = self.node.start(
             [*map(str, argv), "--run-dir", str(self.run_dir), *self.keeper_flags],
             log=self.keeper_log,
