@@ -45,8 +45,7 @@ class Content:
         if kind_of(node.identity) != REGULAR:
             raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))  # special files are the kernel's own
         with self._journal.step(*operation.open_file(node_id, flags)) as step:
-            if self._writeback and flags & os.O_ACCMODE == os.O_WRONLY:
-                flags = flags & ~os.O_ACCMODE | os.O_RDWR  # the kernel reads what it fills pages up with
+            flags = self.needed(flags)
             with self._reach.object(node) as held:
                 fd = self._store.open(held, flags)
             try:
@@ -62,6 +61,12 @@ class Content:
                 raise
             step.done()
         return self._opened(handle, node, found)
+
+    def needed(self, flags: int) -> int:
+        """Return flags to open a file with: a kernel that collects writes also reads, what it fills pages up with."""
+        if self._writeback and flags & os.O_ACCMODE == os.O_WRONLY:
+            return flags & ~os.O_ACCMODE | os.O_RDWR
+        return flags
 
     def created(self, handle: int) -> Opened:
         """Return what the kernel may do with a file that was just made."""

@@ -157,6 +157,7 @@ class DirectoryFilesystem:
         self, parent: int, name: bytes, mode: int, flags: int, caller: Caller
     ) -> tuple[Opened, Entry]:
         """Make a regular file and open it."""
+        flags = self._content.needed(flags)
         handle, entry = await self._run(self._namespace.create, parent, name, mode, flags, caller)
         return self._content.created(handle), entry
 

@@ -4,10 +4,9 @@ The one place that decides what becomes of them. With a holder they outlive this
 (somebody may be in them), are held before the name goes; others soon after, if the kernel has not forgotten them by then.
 """
 
-import contextlib
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 from sidecar.directory.descriptors import Descriptors
 from sidecar.directory.handles import OpenFiles
@@ -48,22 +47,30 @@ class Nameless:
                 self._descriptors.keep_nameless(node, descriptor)
                 self._held[node] = descriptor
             else:
-                self._release(node)
+                if self._holder is not None:
+                    self._holder.release(node)
                 os.close(descriptor)
 
-    @contextlib.contextmanager
-    def losing(self, node: Node | None, above: Node, name: bytes, held: int) -> Iterator[None]:
-        """Have the block take a name away from the file that `held` holds. Takes the descriptor over."""
-        before = None if node is None else self._held.get(node.id)
-        if node is not None and self._must_be_held(node, above, name):
+    def lose(
+        self, node: Node | None, above: Node, name: bytes, held: int, take_away: Callable[[], None]
+    ) -> None:
+        """Have a name taken away from the file that `held` holds. Takes the descriptor over."""
+        if node is None:
+            try:
+                take_away()
+            finally:
+                os.close(held)
+            return
+        before = self._held.get(node.id)
+        if self._holder is not None and self._must_be_held(node, above, name):
             self._hold(node.id, held)
         try:
-            yield
-            is_nameless = node is not None and not self._nodes.unlink(node, above, name)
+            take_away()
+            is_reachable = self._nodes.unlink(node, above, name)
         except BaseException:
             self._undo(node, held, before)
             raise
-        if node is None or not is_nameless or not self._nodes.lookups(node):
+        if is_reachable or not self._nodes.lookups(node):
             self._undo(node, held, before)
             return
         self._descriptors.keep_nameless(node.id, held)
@@ -85,12 +92,12 @@ class Nameless:
 
     def _must_be_held(self, node: Node, above: Node, name: bytes) -> bool:
         """Tell whether the holder has to have a node before it loses a name."""
-        if self._holder is None or not self._nodes.lookups(node):
-            return False
-        if any(link != (above, name) for link in self._nodes.links(node)):
-            return False
         is_directory = kind_of(node.identity) == DIRECTORY
-        return is_directory or node.id in self._held or self._files.is_open(node.id)
+        if not (is_directory or node.id in self._held or self._files.is_open(node.id)):
+            return False
+        if not self._nodes.lookups(node):
+            return False
+        return all(link == (above, name) for link in self._nodes.links(node))
 
     def _hold(self, node: int, descriptor: int) -> None:
         if self._holder is None:
@@ -103,8 +110,7 @@ class Nameless:
 
     def _release(self, node: int) -> None:
         self._waiting.discard(node)
-        if self._holder is not None:
-            self._held.pop(node, None)
+        if self._holder is not None and self._held.pop(node, None) is not None:
             self._holder.release(node)
 
     def _undo(self, node: Node | None, held: int, before: int | None) -> None:

@@ -72,10 +72,9 @@ class Removal:
                     self._nodes.unlink(gone, above, name)
             else:
                 held, identity = self._hold(directory, name)
+                step.intend(first=identity)
                 node = self._nodes.known(identity)
-                with self._nameless.losing(node, above, name, held):
-                    step.intend(first=identity)
-                    remove(directory, name)
+                self._nameless.lose(node, above, name, held, lambda: remove(directory, name))
             step.done()
 
     def _rename(
@@ -90,12 +89,15 @@ class Removal:
             return
         victim = self._nodes.known(identity)
         step.intend(first=moved.identity, second=identity)
+
+        def move() -> None:
+            self._move(moved, victim, directory, new_directory, old, new, flags)
+
         if flags & RENAME_EXCHANGE or identity == moved.identity:
             os.close(held)  # renaming one name of a file to another of the same file does nothing
-            self._move(moved, victim, directory, new_directory, old, new, flags)
-            return
-        with self._nameless.losing(victim, *new, held):
-            self._move(moved, victim, directory, new_directory, old, new, flags)
+            move()
+        else:
+            self._nameless.lose(victim, *new, held, move)
 
     def _move(
         self,

@@ -15,7 +15,7 @@ from types import TracebackType
 
 from sidecar.takeover import layout
 from sidecar.takeover.drain import Unanswered
-from sidecar.takeover.errand import Errands
+from sidecar.takeover.errand import Errand, Errands
 from sidecar.takeover.journal import Journal, Step
 from sidecar.takeover.mapping import map_bytes
 from sidecar.takeover.operation import OPEN, OPENDIR, SETXATTR, Operation
@@ -37,24 +37,28 @@ class SharedStep(Step):
     """A step in its place of the state file. `finish` is called when its operation is over."""
 
     __slots__ = (
+        "_asked",
         "_finish",
         "_memory",
         "_words",
+        "close",
         "first",
         "handle",
         "is_done",
         "is_recalled",
         "node",
-        "operation",
         "second",
         "since_ns",
     )
 
-    def __init__(self, place: memoryview, finish: Callable[["SharedStep"], None]) -> None:
+    def __init__(
+        self, place: memoryview, finish: Callable[["SharedStep"], None], close: Callable[["SharedStep"], None]
+    ) -> None:
         self._memory = place
         self._words = place.cast("Q")
         self._finish = finish
-        self.operation = Operation(0, 0, b"")
+        self._asked = (0, 0, b"")
+        self.close: Errand = partial(_closed, close, self)
         self.is_recalled = self.is_done = False
         self.since_ns = self.first = self.second = self.node = self.handle = 0
 
@@ -63,11 +67,20 @@ class SharedStep(Step):
         """Return how far its operation is."""
         return int(self._words[0])
 
+    @property
+    def operation(self) -> Operation:
+        """Return whose step it is."""
+        return Operation(*self._asked)
+
+    def belong_to(self, kind: int, node: int, arguments: bytes) -> None:
+        """Be an operation's step."""
+        self._asked = (kind, node, arguments)
+
     def recall(self) -> None:
         """Take from the place what a predecessor has noted there."""
         kind, length, node, self.since_ns, first, second = _BEFORE.unpack_from(self._memory, _BEFORE_AT)
         arguments = bytes(self._memory[_ARGUMENTS_AT : _ARGUMENTS_AT + length])
-        self.operation = Operation(kind, node, arguments)
+        self._asked = (kind, node, arguments)
         self.first, self.second = (int.from_bytes(identity, "little") for identity in (first, second))
         self.node, self.handle = self._words[_NODE_WORD], self._words[_HANDLE_WORD]
         self.is_recalled = True
@@ -83,7 +96,7 @@ class SharedStep(Step):
 
     def intend(self, *, since_ns: int = 0, first: int = 0, second: int = 0) -> None:
         """Note what is the case just before the store is changed."""
-        words, (kind, node, arguments) = self._words, self.operation
+        words, (kind, node, arguments) = self._words, self._asked
         words[0] = FREE
         words[_HANDLE_WORD] = 0
         self.since_ns = since_ns
@@ -94,8 +107,8 @@ class SharedStep(Step):
             len(arguments),
             node,
             since_ns,
-            first.to_bytes(_IDENTITY_BYTES, "little"),
-            second.to_bytes(_IDENTITY_BYTES, "little"),
+            first.to_bytes(_IDENTITY_BYTES, "little") if first else b"",
+            second.to_bytes(_IDENTITY_BYTES, "little") if second else b"",
         )
         self._memory[_ARGUMENTS_AT : _ARGUMENTS_AT + len(arguments)] = arguments
         words[0] = BEGUN
@@ -138,14 +151,15 @@ class SharedJournal(Journal):
         self._recalled: dict[Operation, list[SharedStep]] = {}
         self._recalled_until = 0.0
         for at in range(0, layout.STEPS * layout.STEP_BYTES, layout.STEP_BYTES):
-            step = SharedStep(memory[at : at + layout.STEP_BYTES], self._finish)
+            step = SharedStep(memory[at : at + layout.STEP_BYTES], self._finish, self._close)
             (self._free if step.state not in (BEGUN, DONE) else self._found).append(step)
 
     def step(self, kind: int, node: int, arguments: bytes) -> Step:
         """Return the step of an operation, to be used with `with`."""
-        operation = _operation(kind, node, arguments)
+        if len(arguments) > _ARGUMENTS_MAX:
+            arguments = _abridged(arguments)
         if self._recalled:
-            recalled = self._recall(operation)
+            recalled = self._recall(Operation(kind, node, arguments))
             if recalled is not None:
                 return recalled
         if self._is_stopped:
@@ -155,12 +169,12 @@ class SharedJournal(Journal):
         except IndexError:
             self._give_up(f"more than {layout.STEPS} operations at once")
             return Step()
-        step.operation = operation
+        step.belong_to(kind, node, arguments)
         return step
 
     def is_recalled(self, kind: int, node: int, arguments: bytes) -> bool:
         """Tell whether a predecessor began the operation and the kernel is about to ask for it again."""
-        return bool(self._recalled) and _operation(kind, node, arguments) in self._recalled
+        return bool(self._recalled) and Operation(kind, node, _abridged(arguments)) in self._recalled
 
     def take_finished(self) -> list[Step]:
         """Return the steps that this thread has finished since it was last asked, for `answer`."""
@@ -172,7 +186,7 @@ class SharedJournal(Journal):
         """Close steps when what is being worked on now has been answered. For the serving thread alone."""
         for step in steps:
             if isinstance(step, SharedStep):
-                self._errands.append(partial(self._close, step))
+                self._errands.append(step.close)
 
     def stop(self) -> None:
         """Remember nothing any more."""
@@ -183,7 +197,8 @@ class SharedJournal(Journal):
         asked: Counter[Operation] = Counter()
         must_not_exist = set()
         for request in unanswered:
-            operation = _operation(*request.operation)
+            kind, node, arguments = request.operation
+            operation = Operation(kind, node, _abridged(arguments))
             asked[operation] += 1
             if request.must_not_exist:
                 must_not_exist.add(operation)
@@ -242,14 +257,13 @@ class SharedJournal(Journal):
         if step.state != DONE:
             self._close(step)
         elif not self.in_threads:
-            self._errands.append(partial(self._close, step))
+            self._errands.append(step.close)
         else:
             self._of_thread.steps = [*getattr(self._of_thread, "steps", ()), step]
 
-    def _close(self, step: SharedStep, idle: bool = False) -> bool:
+    def _close(self, step: SharedStep) -> None:
         step.clear()
         self._free.append(step)
-        return False
 
 
 def _unanswered_of(steps: list[SharedStep], asked: int) -> list[SharedStep]:
@@ -260,8 +274,12 @@ def _unanswered_of(steps: list[SharedStep], asked: int) -> list[SharedStep]:
     return steps if asked >= len(steps) else [step for step in steps if not step.is_done][:asked]
 
 
-def _operation(kind: int, node: int, arguments: bytes) -> Operation:
-    """Return an operation whose arguments fit into a step: long ones are named by their checksum."""
-    if len(arguments) > _ARGUMENTS_MAX:
-        arguments = hashlib.sha256(arguments).digest()
-    return Operation(kind, node, arguments)
+def _abridged(arguments: bytes) -> bytes:
+    """Return arguments as they fit into a step: long ones as their checksum."""
+    return arguments if len(arguments) <= _ARGUMENTS_MAX else hashlib.sha256(arguments).digest()
+
+
+def _closed(close: Callable[[SharedStep], None], step: SharedStep, _: bool) -> bool:
+    """Be an errand."""
+    close(step)
+    return False
