@@ -17,7 +17,7 @@ def test_part_of_a_page_is_written_through_a_descriptor_that_cannot_read(flags: 
     source.mkdir()
     if not flags:
         (source / "f").write_bytes(b"")
-    with mounted(tmp_path, source, writeback=True) as volume:
+    with mounted(tmp_path, source, options={"writeback": True}) as volume:
         file = os.open(volume.path / "f", os.O_WRONLY | flags, 0o644)
         os.write(file, b"a" * 10_000)
         os.fsync(file)
