@@ -60,7 +60,7 @@ def test_a_sub_path_that_cannot_be_a_view_is_told_by_the_startup_probe(
 
 def test_a_sub_path_that_appears_later_is_shown(make_stage: MakeStage) -> None:
     """Also when the probe has given up meanwhile, as an operator may let it after so many failures; what it said is the event."""
-    stage = make_stage(settings=InjectionSettings(probe_failures=15))
+    stage = make_stage(settings=InjectionSettings(probe_failures=8))
     tree = stage.tree()
     tree.expect_written("late")
     app = shell("app", volumeMounts=[mount("books", "/late", subPath="late")])
