@@ -106,6 +106,7 @@ def _quick_kills(here: Stage) -> None:
     kill(here, 250, 1, 20, longest_s=25)
 
 
+@pytest.mark.slow  # chance decides when it shows: `make torture` gives it the time
 @pytest.mark.parametrize(
     ("fault", "arguments", "kinds", "torment"),
     [
