@@ -185,15 +185,17 @@ def test_a_self_mounting_client_that_dies_is_replaced_and_so_is_its_keeper(bindf
 
 
 @pytest.mark.xfail(
-    reason="until the new client has mounted, an empty cover lies over the dead mount", strict=True
+    reason="for clients that refuse to mount on a dead mount an empty directory is laid over it, which applications see",
+    strict=True,
+    raises=AssertionError,
 )
 def test_a_self_mounting_client_s_volume_is_never_seen_empty(bindfs_stage: Stage) -> None:
-    """JuiceFS#343."""
+    """JuiceFS#343: how long it is seen is a matter of luck, so what was laid over what is judged."""
     running = _watched(bindfs_stage)
-    watch = Watcher(running)
     running.kill("sidemount-shown")
-    watch.wait_until("read", "ok", RECOVERED_S, times=2)
-    assert set(watch.outcomes("read")) <= {"ok", *LOST}
+    Watcher(running).wait_until("read", "ok", RECOVERED_S, times=2)
+    layers = [mount.fstype for mount in running.mounts() if mount.mount_point.endswith("/sidemount/shown")]
+    assert "tmpfs" not in layers[layers.index("fuse") :], layers
 
 
 def _watched(bindfs_stage: Stage) -> RunningPod:
