@@ -96,7 +96,6 @@ class FilesystemOperations(pyfuse3.Operations):
         self.init_error: Exception | None = None
         self.errnos = ErrnoTable()
         self.memory = filesystem.memory
-        self.memory.kernel_knows = kernel_knows
         self._filesystem = filesystem
         self._entries = EntryRenderer(
             attribute_timeout_s=settings.attribute_timeout_s, entry_timeout_s=settings.entry_timeout_s
@@ -106,6 +105,7 @@ class FilesystemOperations(pyfuse3.Operations):
         """Call the hook. An exception must not reach libfuse: it is logged and kept in `init_error`."""
         try:
             self.on_init()
+            self._filesystem.begin(kernel_knows)
         except Exception as error:
             self.init_error = error
             _LOG.critical("init_failed", exc_info=error)

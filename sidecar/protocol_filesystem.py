@@ -123,6 +123,10 @@ class VirtualFilesystem(Protocol):
         """Be ready for what the kernel asks again, after a predecessor has died."""
         ...
 
+    def begin(self, kernel_knows: Callable[[int], bool]) -> None:
+        """Be served from now on. `kernel_knows` asks whether the kernel has a node; not for the serving thread."""
+        ...
+
     async def lookup(self, parent: int, name: bytes) -> Entry:
         """Find a name."""
         ...

@@ -7,6 +7,7 @@ store may hang at any time: there every operation goes into a thread.
 
 import errno
 import os
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -36,6 +37,7 @@ from sidecar.protocol_filesystem import (
 )
 from sidecar.takeover.drain import Drained
 from sidecar.takeover.journal import Step
+from sidecar.takeover.leftovers import sweep
 from sidecar.takeover.memory import Inheritance, Memory
 from sidemount.model.errors import HostFailure
 
@@ -99,6 +101,13 @@ class DirectoryFilesystem:
         self.memory.journal.resume(drained.operations)
         for node, count in drained.forgets:
             self.nodes.forget(node, count)
+
+    def begin(self, kernel_knows: Callable[[int], bool]) -> None:
+        """Begin to look for nodes that the kernel has forgotten while nobody listened."""
+        inheritance = self.memory.inheritance
+        if inheritance is not None:
+            arguments = (inheritance.leftovers, self.nodes, kernel_knows)
+            threading.Thread(target=sweep, args=arguments, name="leftovers", daemon=True).start()
 
     async def lookup(self, parent: int, name: bytes) -> Entry:
         """Find a name."""
@@ -264,6 +273,8 @@ class DirectoryFilesystem:
                 hint="the volume is mounted afresh",
             )
         self.nodes.restore(inheritance.nodes, inheritance.leftovers)
+        reopen = self.files.reopen
+        self.files.reopen = lambda node, traits: self._with_room(lambda: reopen(node, traits))
         for handle, (node, number) in inheritance.handles.items():
             traits = parse_traits(number)
             if node not in self.nodes.all:
@@ -279,12 +290,16 @@ class DirectoryFilesystem:
         self.directories.releasedir(handle)
 
     def _write(self, handle: int, offset: int, content: bytes) -> int:
+        return self._with_room(lambda: self._content.write(handle, offset, content))
+
+    def _with_room(self, operation: Callable[[], T]) -> T:
+        """Run an operation, and once more if it failed for want of something that could be freed."""
         try:
-            return self._content.write(handle, offset, content)
+            return operation()
         except OSError as error:
             if not self._make_room(error.errno):
                 raise
-        return self._content.write(handle, offset, content)
+        return operation()
 
     def _make_room(self, number: int | None) -> bool:
         """Free what an operation lacked. Return whether there was anything to free."""

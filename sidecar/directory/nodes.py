@@ -135,10 +135,8 @@ class NodeTable:
                 self._nodes[node.id] = node
                 self._by_identity[identity] = node
                 self._ledger.node(node)
-                if self._leftovers is not None:
-                    self._give_up_leftover(self._leftovers)
-            elif node is not self.root and self._add_link(node, parent, name, links):
-                self._ledger.node(node)
+            elif node is not self.root:
+                self._add_link(node, parent, name, links)
             self._ledger.lookups[node.id & SLOT] += 1
             return node
 
@@ -151,6 +149,17 @@ class NodeTable:
     def lookups(self, node: Node) -> int:
         """Return how often the kernel has looked a node up and not forgotten it."""
         return self._ledger.lookups[node.id & SLOT]
+
+    def count_of(self, node: int) -> int:
+        """Return how often the kernel has looked a node up, 0 if there is none."""
+        with self._settled:
+            return self.lookups(self._nodes[node]) if node in self._nodes else 0
+
+    def give_up(self, node: int, count: int) -> None:
+        """End a node that the kernel does not know, if its count is still that."""
+        with self._settled:
+            if self.count_of(node) == count:
+                self.forget(node, count)
 
     def forget(self, node_id: int, count: int) -> None:
         """Take lookups back."""
@@ -166,16 +175,17 @@ class NodeTable:
     def unlink(self, node: Node, parent: Node, name: bytes) -> bool:
         """Take a link away. Return whether any other is known."""
         with self._settled:
-            if self._remove_link(node, parent, name):
-                self._ledger.node(node)
+            self._remove_link(node, parent, name)
             return node.parent is not None
 
     def rename(self, node: Node, old: Link, new: Link, links: int) -> None:
         """Put one link of a node into the place of another."""
         with self._settled:
-            removed = self._remove_link(node, *old)
-            if self._add_link(node, *new, links) or removed:
-                self._ledger.node(node)
+            if (node.parent, node.name) == old and node.id not in self._more:
+                self._replace_link(node, *new)
+            else:
+                self._remove_link(node, *old)
+                self._add_link(node, *new, links)
 
     @contextlib.contextmanager
     def moving(self) -> Iterator[None]:
@@ -197,57 +207,60 @@ class NodeTable:
             self._settled.wait_for(lambda: not self._moving, _LONGEST_MOVE_S)
             return True
 
-    def _add_link(self, node: Node, parent: Node, name: bytes, links: int) -> bool:
-        """Make a link the first one of a node, unless it is known. Return whether the first one changed."""
+    # Changes of links. Each is recorded before anything is let go: whoever is killed in between leaves a link too many.
+
+    def _add_link(self, node: Node, parent: Node, name: bytes, links: int) -> None:
+        """Make a link the first one of a node, unless it is known."""
         if (node.parent is parent and node.name == name) or node is parent:
-            return False
+            return
         others = self._more.get(node.id, [])
         if (parent, name) in others:
-            return False
+            return
+        if not others and (node.parent is None or links <= 1):
+            self._replace_link(node, parent, name)
+            return
         self._break_cycle(node, parent)
         parent.children += 1
         if node.parent is not None:
-            others = [*others, (node.parent, node.name)]
+            others.append((node.parent, node.name))
+            self._more[node.id] = others
+            self._ledger.link(node.id, node.parent.id, node.name)
         node.parent, node.name = parent, name
-        excess = max(0, len(others) + 1 - links)
-        self._set_more(node, others[excess:])
-        for old_parent, _ in others[:excess]:
+        self._ledger.node(node)
+        while len(others) >= max(links, 1):
+            self._remove_further_link(node, *others[0])
+
+    def _replace_link(self, node: Node, parent: Node, name: bytes) -> None:
+        """Put a link into the place of a node's only one, if it has any."""
+        self._break_cycle(node, parent)
+        old_parent = node.parent
+        parent.children += 1
+        node.parent, node.name = parent, name
+        self._ledger.node(node)
+        if old_parent is not None:
             self._let_go(old_parent)
-        return True
 
-    def _remove_link(self, node: Node, parent: Node, name: bytes) -> bool:
-        """Take a link away if it is known. Return whether it was the first one."""
-        others = self._more.get(node.id, [])
-        is_first = node.parent is parent and node.name == name
-        if is_first:
-            node.parent, node.name = others[-1] if others else (None, b"")
-            self._set_more(node, others[:-1])
-        elif (parent, name) in others:
-            self._set_more(node, [link for link in others if link != (parent, name)])
-        else:
-            return False
+    def _remove_link(self, node: Node, parent: Node, name: bytes) -> None:
+        """Take a link away if it is known."""
+        if node.parent is not parent or node.name != name:
+            if (parent, name) in self._more.get(node.id, ()):
+                self._remove_further_link(node, parent, name)
+            return
+        others = self._more.get(node.id)
+        node.parent, node.name = others[-1] if others else (None, b"")
+        self._ledger.node(node)
         self._let_go(parent)
-        return is_first
+        if others:
+            others[-1][0].children += 1  # which is taken back with the further link
+            self._remove_further_link(node, *others[-1])
 
-    def _set_more(self, node: Node, links: list[Link]) -> None:
-        before = self._more.get(node.id, ())
-        for parent, name in links:
-            if (parent, name) not in before:
-                self._ledger.link(node.id, parent.id, name)
-        for parent, name in before:
-            if (parent, name) not in links:
-                self._ledger.unlink(node.id, parent.id, name)
-        if links:
-            self._more[node.id] = links
-        else:
-            self._more.pop(node.id, None)
-
-    def _give_up_leftover(self, leftovers: Leftovers) -> None:
-        found = leftovers.find(self._ledger.lookups)
-        node = None if found is None else self._nodes.get(found)
-        if node is not None:
-            self._ledger.lookups[node.id & SLOT] = 0
-            self._collect(node)
+    def _remove_further_link(self, node: Node, parent: Node, name: bytes) -> None:
+        others = self._more[node.id]
+        others.remove((parent, name))
+        if not others:
+            del self._more[node.id]
+        self._ledger.unlink(node.id, parent.id, name)
+        self._let_go(parent)
 
     def _let_go(self, parent: Node) -> None:
         self.moves += 1
@@ -259,12 +272,8 @@ class NodeTable:
         above: Node | None = parent
         while above is not None and above is not node:
             above = above.parent
-        if (
-            above is node
-            and parent.parent is not None
-            and self._remove_link(parent, parent.parent, parent.name)
-        ):
-            self._ledger.node(parent)
+        if above is node and parent.parent is not None:
+            self._remove_link(parent, parent.parent, parent.name)
 
     def _collect(self, node: Node) -> None:
         """End a node that nothing needs any more, then its parents for which the same has become true."""

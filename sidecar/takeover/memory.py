@@ -30,7 +30,7 @@ class Memory:
     """A memory that ends with the process. `sidecar.takeover.state.State` is one that does not.
 
     `state_id` names what a successor could resume, "" if nothing. `errands` must be run by the serving thread before it
-    reads each request. `kernel_knows` asks the kernel for a node. `on_lost` is called with the reason when no successor can go on any more.
+    reads each request. `on_lost` is called with the reason when no successor can go on any more.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,6 @@ class Memory:
         self.errands: Errands = deque()
         self.holder: DescriptorHolder | None = None
         self.inheritance: Inheritance | None = None
-        self.kernel_knows: Callable[[int], bool] = lambda node: True
         self.on_lost: Callable[[str], None] = lambda reason: None
 
     @property

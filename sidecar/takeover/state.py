@@ -10,7 +10,7 @@ import os
 import secrets
 from collections.abc import Iterator, Mapping
 
-from sidecar.takeover import layout
+from sidecar.takeover import layout, leftovers
 from sidecar.takeover.handle_ledger import SharedHandleLedger
 from sidecar.takeover.holder import DescriptorHolder
 from sidecar.takeover.leftovers import Leftovers
@@ -51,8 +51,9 @@ class State(Memory):
     def load(self, held: Mapping[int, int]) -> Inheritance:
         """Return what is there and be ready for more. Called once, before anything else. Raises BadMessage."""
         nodes, ids, counts = self.ledger.load()
-        leftovers = Leftovers(ids, counts, lambda node: self.kernel_knows(node))
-        return Inheritance(nodes, self.handles.load(), held, leftovers)
+        return Inheritance(
+            nodes, self.handles.load(), held, Leftovers(ids, counts, quiet_s=leftovers.QUIET_S)
+        )
 
     def give_up(self, reason: str) -> None:
         """Keep no state any longer: the volume goes on, but ends with this process."""

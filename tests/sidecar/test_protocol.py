@@ -29,6 +29,10 @@ class Filesystem:
 
     def __init__(self, behave: Callable[[], Any]) -> None:
         self._behave = behave
+        self.memory = Memory()
+
+    def begin(self, kernel_knows: Callable[[int], bool]) -> None:
+        """Be served."""
 
     def __getattr__(self, name: str) -> Any:
         async def operation(*args: Any) -> Any:

@@ -184,6 +184,7 @@ def main() -> None:
     parser.add_argument("--fault", default="none")
     parser.add_argument("--suicide", type=float, default=0.0)
     parser.add_argument("--stillborn", action="store_true")
+    parser.add_argument("--quiet-seconds", type=float, default=10.0)
     given = parser.parse_args()
     plan = Plan(
         source=given.source,
@@ -192,6 +193,7 @@ def main() -> None:
         fault=Fault(given.fault),
         suicide=given.suicide,
         stillborn=given.stillborn,
+        quiet_s=given.quiet_seconds,
     )
     os.chdir("/")
     nursery = Nursery(plan, given.target)

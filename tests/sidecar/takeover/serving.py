@@ -16,7 +16,7 @@ from sidecar.daemon_session import FuseSession, keep_buffers_in_memory, make_buf
 from sidecar.directory.store import Store
 from sidecar.filesystems import Succession, build_operations
 from sidecar.poll_runtime import PollRuntime
-from sidecar.takeover import shared_ledger, state
+from sidecar.takeover import leftovers, shared_ledger, state
 from sidecar.takeover.drain import Drained, drain, requeue
 from sidecar.takeover.handle_ledger import Handles, SharedHandleLedger
 from sidecar.takeover.journal import Journal
@@ -47,7 +47,7 @@ class Fault(Enum):
 class Plan:
     """How a volume is served in a test.
 
-    `suicide`: how likely a daemon kills itself at each boundary of an operation. `stillborn`: the first one dies before INIT is answered.
+    `quiet_s`: how long a node must be let be before the kernel is asked for it. `suicide`: how likely a daemon kills itself at each boundary of an operation. `stillborn`: the first one dies before INIT is answered.
     """
 
     source: str
@@ -56,6 +56,7 @@ class Plan:
     fault: Fault = Fault.NONE
     suicide: float = 0.0
     stillborn: bool = False
+    quiet_s: float = 10.0
 
 
 def serve(
@@ -70,6 +71,7 @@ def serve(
     """Serve to the end. `say` is given what is worth knowing, once everything is served."""
     began = time.perf_counter()
     _leave_out(plan.fault)
+    vars(leftovers)["QUIET_S"] = plan.quiet_s
     if plan.suicide:
         _be_suicidal(plan.suicide)
     runtime = PollRuntime()

@@ -1,6 +1,7 @@
 """Daemons killed under applications, on a real kernel: nobody notices. And each condition of that left out: somebody does."""
 
 import os
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -91,6 +92,29 @@ def test_first_daemon_dies_before_it_answers_init(tmp_path: Path) -> None:
         verdict = here.end()
         assert verdict.complaints == [], verdict.log
         assert verdict.takeovers[0]["drained"] == 1
+
+
+def test_nodes_that_the_kernel_has_forgotten_unheard_are_found_out(tmp_path: Path) -> None:
+    """Answers that never left and forgets that were never applied leave nodes behind; the kernel is asked about them."""
+
+    def visit(path: Path) -> None:
+        for number in range(300):
+            (path / f"f{number}").write_bytes(b"")
+            (path / f"f{number}").unlink()
+
+    with stage(tmp_path, "--quiet-seconds", "0.5") as here:
+        here.start("lister", "churn")
+        kill(here, 60, 5, 40)
+        verdict = here.end()
+        assert verdict.complaints == [], verdict.log
+        shutil.rmtree(here.path / "lister0")
+        visit(here.path)
+        here.order("kill")
+        before = here.report["takeovers"][-1]["nodes"]
+        time.sleep(3.0)
+        here.order("kill")
+        after = here.report["takeovers"][-1]["nodes"]
+        assert after < 40, f"{before} nodes after the kills, {after} after a while"
 
 
 def _one_kill(here: Stage, wait_s: float = 0.5) -> None:

@@ -10,7 +10,6 @@ import pytest
 from sidecar.directory.nodes import NodeTable
 from sidecar.takeover import layout
 from sidecar.takeover.holder import NoHolder
-from sidecar.takeover.layout import SLOT
 from sidecar.takeover.ledger import ROOT, Ledger
 from sidecar.takeover.leftovers import Leftovers
 from sidecar.takeover.state import State, begin_state, resume_state
@@ -48,19 +47,19 @@ class Clock:
         return self.now
 
 
-def table_of(state: State, kernel: Kernel, clock: Clock) -> NodeTable:
-    """Return the node table of a life."""
+def table_of(state: State, clock: Clock) -> tuple[NodeTable, Leftovers]:
+    """Return the node table of a life, and what may be left over in it."""
     table = NodeTable(ROOT_IDENTITY, lambda node: None, state.ledger)
     state.ledger.follow(table)
     if state.inheritance is None:
         state.ledger.node(table.root)
-        return table
+        return table, Leftovers([], [], quiet_s=QUIET_S, clock=clock)
     reserved = state.ledger._head[layout.AT_NODES_RESERVED]
     ids = array("Q", state.ledger._ids[:reserved].tobytes())
     counts = array("Q", (state.ledger.lookups[slot] for slot in range(reserved)))
-    leftovers = Leftovers(ids, counts, kernel.knows, quiet_s=QUIET_S, clock=clock)
+    leftovers = Leftovers(ids, counts, quiet_s=QUIET_S, clock=clock)
     table.restore(state.inheritance.nodes, leftovers)
-    return table
+    return table, leftovers
 
 
 def identity(number: int) -> int:
@@ -72,7 +71,7 @@ def test_a_thousand_takeovers_lose_no_node_and_leave_none(tmp_path: Path, seed: 
     """Requests in hand are counted and not told, forgets in hand are lost: at every kill."""
     dice, kernel, clock = random.Random(seed), Kernel(), Clock()
     state = begin_state(str(tmp_path), NoHolder())
-    table = table_of(state, kernel, clock)
+    table, leftovers = table_of(state, clock)
     node_of: dict[int, int] = {}
     most = 0
 
@@ -82,7 +81,7 @@ def test_a_thousand_takeovers_lose_no_node_and_leave_none(tmp_path: Path, seed: 
             kernel.told(node.id)
             node_of[number] = node.id
 
-    for takeover in range(1000):
+    for _ in range(1000):
         for _ in range(dice.randrange(40)):
             number = dice.randrange(600)
             if dice.random() < 0.6:
@@ -94,28 +93,19 @@ def test_a_thousand_takeovers_lose_no_node_and_leave_none(tmp_path: Path, seed: 
         for number in dice.sample(range(600), 8):
             if node_of.get(number) in kernel.lookups:
                 kernel.forget(node_of[number])  # read and never applied
+        state.close()
+        state = resume_state(str(tmp_path), NoHolder(), {})
+        table, leftovers = table_of(state, clock)
         clock.now += dice.choice((0.05, 1.0, 15.0))
-        if takeover % 50 == 49:
-            state.close()
-            state = resume_state(str(tmp_path), NoHolder(), {})
-            table = table_of(state, kernel, clock)
-            clock.now += QUIET_S
-            for _ in range(100):
-                look_up(600 + dice.randrange(200))  # names that are new pay for questions
-        else:
-            state.close()
-            state = resume_state(str(tmp_path), NoHolder(), {})
-            table = table_of(state, kernel, clock)
+        for _ in range(dice.choice((0, 3, 1000))):
+            leftovers.ask(table, kernel.knows)
         for node, count in kernel.lookups.items():
             assert table.lookups(table[node]) >= count
         most = max(most, len(table) - len(kernel.lookups))
-    assert most < 500
-    # Left alone for a while, every question is asked.
+    assert most < 300
     clock.now += QUIET_S
-    for number in range(8000, 8000 + 2 * len(table)):
-        look_up(number)
-        table.forget(node_of[number], kernel.forget(node_of[number]))
-        clock.now += 0.1
+    while leftovers.ask(table, kernel.knows):
+        pass
     assert len(table) == len(kernel.lookups) + 1
     for node, count in kernel.lookups.items():
         assert table.lookups(table[node]) >= count
@@ -134,96 +124,120 @@ class Asked:
         return node in self.known
 
 
-def leftovers_of(kernel: Asked, clock: Clock, counts: list[int]) -> tuple[Leftovers, Ledger, list[int]]:
-    ledger = Ledger()
-    ids = [0, ROOT]
-    for count in counts:
-        node = ledger.new_id()
-        ledger.lookups[node & SLOT] = count
-        ids.append(node)
-    values = [ledger.lookups[slot] for slot in range(len(ids))]
-    return Leftovers(ids, values, kernel, quiet_s=QUIET_S, clock=clock), ledger, ids[2:]
+class Counts:
+    """A table that has nothing but counts."""
+
+    def __init__(self, counts: list[int]) -> None:
+        ledger = Ledger()
+        self.counts = {ledger.new_id(): count for count in counts}
+
+    def count_of(self, node: int) -> int:
+        return self.counts.get(node, 0)
+
+    def give_up(self, node: int, count: int) -> None:
+        if self.counts[node] == count:
+            del self.counts[node]
 
 
-def test_nothing_is_given_up_before_it_was_quiet_for_a_while() -> None:
+def leftovers_of(clock: Clock, counts: list[int]) -> tuple[Leftovers, Counts, list[int]]:
+    table = Counts(counts)
+    nodes = list(table.counts)
+    return Leftovers([0, ROOT, *nodes], [0, 7, *counts], quiet_s=QUIET_S, clock=clock), table, nodes
+
+
+def test_nothing_is_asked_before_it_was_quiet_for_a_while() -> None:
     kernel, clock = Asked(set()), Clock()
-    leftovers, ledger, nodes = leftovers_of(kernel, clock, [1, 1])
+    leftovers, table, nodes = leftovers_of(clock, [1, 1])
     clock.now = QUIET_S - 0.01
-    assert leftovers.find(ledger.lookups) is None
-    assert kernel.asked == []
+    assert not leftovers.ask(table, kernel)
     clock.now = QUIET_S
-    assert [leftovers.find(ledger.lookups) for _ in range(4)] == [*nodes, None, None]
+    assert [leftovers.ask(table, kernel) for _ in range(4)] == [True, True, False, False]
     assert kernel.asked == nodes
+    assert table.counts == {}
 
 
 def test_node_that_was_looked_up_since_is_not_given_up() -> None:
     """Its answer may be on its way to the kernel, which does not know it yet."""
     kernel, clock = Asked(set()), Clock()
-    leftovers, ledger, nodes = leftovers_of(kernel, clock, [1, 1])
-    ledger.lookups[nodes[0] & SLOT] += 1
+    leftovers, table, nodes = leftovers_of(clock, [1, 1])
+    table.counts[nodes[0]] += 1
     clock.now = QUIET_S
-    assert [leftovers.find(ledger.lookups) for _ in range(3)] == [None, nodes[1], None]
+    while leftovers.ask(table, kernel):
+        pass
     assert kernel.asked == nodes[1:]
+    assert table.counts == {nodes[0]: 2}
+
+
+def test_node_that_is_looked_up_while_the_kernel_is_asked_is_not_given_up() -> None:
+    clock = Clock()
+    leftovers, table, nodes = leftovers_of(clock, [1])
+    clock.now = QUIET_S
+
+    def look_up_meanwhile(node: int) -> bool:
+        table.counts[node] += 1
+        return False
+
+    assert leftovers.ask(table, look_up_meanwhile)
+    assert table.counts == {nodes[0]: 2}
 
 
 def test_node_that_was_forgotten_with_a_rest_is_asked_for_after_a_while() -> None:
     kernel, clock = Asked(set()), Clock()
-    leftovers, ledger, nodes = leftovers_of(kernel, clock, [5])
+    leftovers, table, nodes = leftovers_of(clock, [5])
     clock.now = QUIET_S - 1
-    ledger.lookups[nodes[0] & SLOT] = 2
+    table.counts[nodes[0]] = 2
     leftovers.forgot(nodes[0], 2)
     clock.now = QUIET_S + 1
-    assert leftovers.find(ledger.lookups) is None, "it was touched two seconds ago"
+    assert not leftovers.ask(table, kernel), "it was touched two seconds ago"
     clock.now = 2 * QUIET_S
-    assert leftovers.find(ledger.lookups) == nodes[0]
-    assert leftovers.find(ledger.lookups) is None
+    assert leftovers.ask(table, kernel)
+    assert table.counts == {}
 
 
 def test_node_that_came_back_after_it_was_forgotten_is_not_given_up() -> None:
     kernel, clock = Asked(set()), Clock()
-    leftovers, ledger, nodes = leftovers_of(kernel, clock, [5])
-    ledger.lookups[nodes[0] & SLOT] = 2
+    leftovers, table, nodes = leftovers_of(clock, [5])
     leftovers.forgot(nodes[0], 2)
-    ledger.lookups[nodes[0] & SLOT] = 3
+    table.counts[nodes[0]] = 3
     clock.now = 2 * QUIET_S
-    assert [leftovers.find(ledger.lookups) for _ in range(3)] == [None, None, None]
+    assert not leftovers.ask(table, kernel)
     assert kernel.asked == []
 
 
 def test_node_that_the_kernel_knows_stays() -> None:
-    kernel, clock = Asked(set()), Clock()
-    leftovers, ledger, nodes = leftovers_of(kernel, clock, [1, 1])
-    kernel.known = set(nodes)
+    clock = Clock()
+    leftovers, table, nodes = leftovers_of(clock, [1, 1])
+    kernel = Asked(set(nodes))
     clock.now = QUIET_S
-    assert [leftovers.find(ledger.lookups) for _ in range(3)] == [None, None, None]
+    while leftovers.ask(table, kernel):
+        pass
     assert kernel.asked == nodes
+    assert len(table.counts) == 2
 
 
 def test_own_nodes_are_never_asked_for(tmp_path: Path) -> None:
     state = begin_state(str(tmp_path), NoHolder())
-    table = table_of(state, Kernel(), Clock())
-    table.admit(identity(1), table.root, b"1", 1)
+    table, _ = table_of(state, Clock())
+    inherited = table.admit(identity(1), table.root, b"1", 1).id
     state.close()
     state = resume_state(str(tmp_path), NoHolder(), {})
-    asked = Asked(set())
-    clock = Clock()
-    kernel = Kernel()
-    kernel.knows = asked  # type: ignore[method-assign]  # the question itself
-    table = table_of(state, kernel, clock)
+    kernel, clock = Asked(set()), Clock()
+    table, leftovers = table_of(state, clock)
     own = [table.admit(identity(number), table.root, b"%d" % number, 1).id for number in range(2, 50)]
-    for node in own:
+    for node in own[::2]:
+        table.admit(identity(2 + own.index(node)), table.root, b"again", 1)
         table.forget(node, 1)
     clock.now = 5 * QUIET_S
-    for number in range(50, 100):
-        table.admit(identity(number), table.root, b"%d" % number, 1)
-    assert len(asked.asked) == 1
-    assert asked.asked[0] < own[0]
+    while leftovers.ask(table, kernel):
+        pass
+    assert kernel.asked == [inherited]
+    assert len(table) == 1 + len(own)
     state.close()
 
 
 def test_slots_are_used_again(tmp_path: Path) -> None:
     state = begin_state(str(tmp_path), NoHolder())
-    table = table_of(state, Kernel(), Clock())
+    table, _ = table_of(state, Clock())
     for number in range(50_000):
         table.forget(table.admit(identity(number), table.root, b"%d" % number, 1).id, 1)
     assert len(table) == 1

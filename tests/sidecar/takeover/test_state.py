@@ -208,7 +208,7 @@ class Tables(RuleBasedStateMachine):
     def rename(self, node: int, parent: int, name: bytes, index: int) -> None:
         known = self._node(node)
         links = self.table.links(known)
-        if links and known is not self.table.root:
+        if links and known is not self.table.root and known is not self._directory(parent):
             new = (self._directory(parent), name)
             self.table.rename(known, links[index % len(links)], new, 2 if known.identity >> 64 == 8 else 1)
 
