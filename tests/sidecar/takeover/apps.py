@@ -108,7 +108,7 @@ def blocks(place: Path, goes_on: GoesOn, dice: random.Random, tally: Tally) -> N
 
 
 def lister(place: Path, goes_on: GoesOn, dice: random.Random, tally: Tally) -> None:
-    """List a large directory again and again, slowly and fast: every name once."""
+    """List a large directory again and again, slowly and fast: every name once. Leave nothing."""
     for number in range(_MANY):
         (place / f"f{number:04}").touch()
         tally.operations += 1
@@ -123,6 +123,8 @@ def lister(place: Path, goes_on: GoesOn, dice: random.Random, tally: Tally) -> N
                     time.sleep(0.02)
         tally.expect("listing", sorted(found), wanted)
         tally.operations += 1
+    for name in wanted:
+        (place / name).unlink()
 
 
 def keeper(place: Path, goes_on: GoesOn, dice: random.Random, tally: Tally) -> None:

@@ -183,6 +183,7 @@ def main() -> None:
     parser.add_argument("--options", default="{}")
     parser.add_argument("--fault", default="none")
     parser.add_argument("--suicide", type=float, default=0.0)
+    parser.add_argument("--deadly-listing", type=float, default=0.0)
     parser.add_argument("--stillborn", action="store_true")
     parser.add_argument("--quiet-seconds", type=float, default=10.0)
     given = parser.parse_args()
@@ -192,6 +193,7 @@ def main() -> None:
         options=json.loads(given.options),
         fault=Fault(given.fault),
         suicide=given.suicide,
+        deadly_listing=given.deadly_listing,
         stillborn=given.stillborn,
         quiet_s=given.quiet_seconds,
     )

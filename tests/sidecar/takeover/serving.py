@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Any
 
 from sidecar.daemon_session import FuseSession, keep_buffers_in_memory, make_buffer_resident
+from sidecar.directory.listing import Directories
 from sidecar.directory.store import Store
 from sidecar.filesystems import Succession, build_operations
 from sidecar.poll_runtime import PollRuntime
@@ -47,7 +48,8 @@ class Fault(Enum):
 class Plan:
     """How a volume is served in a test.
 
-    `quiet_s`: how long a node must be let be before the kernel is asked for it. `suicide`: how likely a daemon kills itself at each boundary of an operation. `stillborn`: the first one dies before INIT is answered.
+    `quiet_s`: how long a node must be let be before the kernel is asked for it. `suicide`: how likely a daemon kills itself at each boundary of an operation, `deadly_listing`: when it has
+    listed something. `stillborn`: the first one dies before INIT is answered.
     """
 
     source: str
@@ -55,6 +57,7 @@ class Plan:
     options: dict[str, Any] = field(default_factory=dict)
     fault: Fault = Fault.NONE
     suicide: float = 0.0
+    deadly_listing: float = 0.0
     stillborn: bool = False
     quiet_s: float = 10.0
 
@@ -74,6 +77,8 @@ def serve(
     vars(leftovers)["QUIET_S"] = plan.quiet_s
     if plan.suicide:
         _be_suicidal(plan.suicide)
+    if plan.deadly_listing:
+        _die_of_listing(plan.deadly_listing)
     runtime = PollRuntime()
     if plan.fault is not Fault.NO_PREFAULT:
         keep_buffers_in_memory()
@@ -180,6 +185,16 @@ def _be_suicidal(likely: float) -> None:
     ledger = shared_ledger.SharedLedger
     for name in ("node", "link", "unlink", "gone"):
         setattr(ledger, name, around(getattr(ledger, name)))
+
+
+def _die_of_listing(likely: float) -> None:
+    dice, original = random.Random(), Directories.readdir
+
+    def readdir(*arguments: Any) -> None:
+        original(*arguments)
+        _perhaps_die(dice, likely)
+
+    setattr(Directories, "readdir", readdir)  # noqa: B010
 
 
 def _perhaps_die(dice: random.Random, likely: float) -> None:
