@@ -79,7 +79,7 @@ def torture(
             errors=tuple(_allowed(found.errors, variant)),
             wrong=tuple(found.wrong),
             faults=tuple(faults),
-            stalls_ms=tuple(stalls_ms(killer.blows.moments, found.slow_calls, struck_until + 5)),
+            stalls_ms=tuple(stalls_ms(killer.blows.moments, found.slow_calls)),
             keeper_kib=(before.keeper_kib, after.keeper_kib),
             daemon_kib=(before.daemon_kib, after.daemon_kib),
         )

@@ -17,22 +17,19 @@ class Spread:
     most: float
 
 
-def stalls_ms(blows: Sequence[float], slow_calls: Sequence[Call], until: float) -> list[float]:
-    """Return for each blow how long the call that it hit had to wait, 0 if no call was slow.
+def stalls_ms(blows: Sequence[float], slow_calls: Sequence[Call]) -> list[float]:
+    """Return for each blow the longest wait that it caused, 0 if no call was slow.
 
-    Moments are of one clock, in seconds and in order. A call counts for the blow after which it ended first.
+    Moments are of one clock, in seconds, blows in order. A blow is blamed for the calls that it hit, and for those that began
+    after it and before the next one.
     """
-    ends = [end for _, end in slow_calls]
-    stalls = []
-    for number, blow in enumerate(blows):
-        following = blows[number + 1] if number + 1 < len(blows) else until
-        longest = 0.0
-        for begin, end in slow_calls[bisect.bisect_left(ends, blow) :]:
-            if begin > following:
-                break
-            longest = max(longest, end - max(begin, blow))
-        stalls.append(longest * 1000)
-    return stalls
+    longest = [0.0] * len(blows)
+    for begin, end in slow_calls:
+        first, beyond = bisect.bisect_left(blows, begin), bisect.bisect_right(blows, end)
+        hit = range(first, beyond) if first < beyond else range(max(0, first - 1), first)
+        for number in hit:
+            longest[number] = max(longest[number], end - max(begin, blows[number]))
+    return [wait * 1000 for wait in longest]
 
 
 def spread(sample: Sequence[float]) -> Spread | None:

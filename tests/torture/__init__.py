@@ -1,0 +1,1 @@
+"""The torture in its short form, and tests of what measures it."""

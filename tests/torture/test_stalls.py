@@ -1,0 +1,84 @@
+"""How stalls are told from blows and slow calls, and how they are shown."""
+
+import xml.etree.ElementTree as ElementTree
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from e2e.torture.plot import svg
+from e2e.torture.report import as_json, table
+from e2e.torture.run import Outcome
+from e2e.torture.stalls import spread, stalls_ms
+from e2e.torture.variants import VARIANTS, Victim
+
+
+def test_a_call_that_was_under_way_counts_from_the_blow_on() -> None:
+    assert stalls_ms([10.0], [(9.9, 10.02)]) == pytest.approx([20.0])
+
+
+def test_a_call_that_began_after_the_blow_counts_from_its_beginning() -> None:
+    assert stalls_ms([10.0], [(10.5, 10.75)]) == pytest.approx([250.0])
+
+
+def test_each_blow_has_its_own_stall() -> None:
+    assert stalls_ms([10.0, 12.0], [(9.9, 10.1), (11.9, 12.3)]) == pytest.approx([100.0, 300.0])
+
+
+def test_a_blow_that_nobody_noticed_is_no_stall() -> None:
+    assert stalls_ms([10.0, 11.0], [(10.9, 11.1)]) == pytest.approx([0.0, 100.0])
+    assert stalls_ms([10.0], [(1.0, 2.0)]) == [0.0]
+
+
+def test_a_call_that_two_blows_hit_counts_for_both() -> None:
+    assert stalls_ms([10.0, 12.0], [(9.0, 13.0)]) == pytest.approx([3000.0, 1000.0])
+
+
+def test_the_longest_call_after_a_blow_is_its_stall() -> None:
+    assert stalls_ms([10.0], [(9.9, 10.01), (10.02, 10.3), (10.4, 10.5)]) == pytest.approx([280.0])
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=300))
+def test_percentiles_are_values_of_the_sample_and_in_order(sample: list[float]) -> None:
+    found = spread(sample)
+    assert found is not None
+    assert {found.p50, found.p99, found.most} <= set(sample)
+    assert found.p50 <= found.p99 <= found.most == max(sample)
+    assert sum(value <= found.p50 for value in sample) * 2 >= len(sample)
+    assert sum(value <= found.p99 for value in sample) * 100 >= len(sample) * 99
+
+
+def test_an_empty_sample_has_no_percentiles() -> None:
+    assert spread([]) is None
+
+
+def outcome(name: str, stalls: tuple[float, ...], **changes: tuple[str, ...]) -> Outcome:
+    """Return an outcome."""
+    found: dict[str, Any] = {"errors": (), "wrong": (), "faults": (), **changes}
+    return Outcome(variant=name, seconds=9.5, blows=len(stalls), operations=7, stalls_ms=stalls, **found)
+
+
+def test_the_picture_is_well_formed_and_has_a_dot_for_every_stall() -> None:
+    picture = svg([outcome("child", (0.0, 3.0, 1e9)), outcome("<&>", (5.0,)), outcome("none", ())])
+    root = ElementTree.fromstring(picture)
+    dots = root.findall("{http://www.w3.org/2000/svg}circle")
+    assert len(dots) == 4
+    width = float(root.attrib["width"])
+    assert all(0 <= float(dot.attrib["cx"]) <= width for dot in dots)
+
+
+def test_the_table_says_what_is_bad() -> None:
+    bad = outcome(
+        "child", (1.0, 2.0), errors=("writer0: EIO",), wrong=("log1: short",), faults=("left mounted",)
+    )
+    text = table([bad, outcome("quiet", (4.0,))])
+    assert [line.split()[-1] for line in text.splitlines()[1:3]] == ["BAD", "good"]
+    for fault in ("child: writer0: EIO", "child: log1: short", "child: left mounted"):
+        assert fault in text
+    assert '"stall_p50_ms": 1.0' in as_json([bad])
+
+
+def test_every_victim_has_a_variant() -> None:
+    assert all(name == variant.name for name, variant in VARIANTS.items())
+    assert {victim for variant in VARIANTS.values() for victim in variant.victims} == set(Victim)
