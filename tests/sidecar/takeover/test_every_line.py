@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from sidecar.directory.syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE
-from sidecar.protocol_filesystem import ROOT
+from sidecar.protocol_filesystem import ROOT, Changes
 from sidecar.takeover import operation
 from sidecar.takeover.drain import Unanswered
 from sidecar.takeover.operation import (
@@ -57,7 +57,7 @@ class Case:
     name: str
     prepare: Callable[[Life, Known], None]
     ask: Callable[[Life, Known], Coroutine[Any, Any, Any]]
-    asked: Callable[[Known], Unanswered]
+    asked: Callable[[Known], Unanswered | None]
     check: Callable[[Life, Known, Any, Path], None]
     handles_more: int = 0
 
@@ -218,7 +218,85 @@ def inside_directory(life: Life, known: Known, answer: Any, source: Path) -> Non
     assert os.listdir(source) == []
 
 
+def two_names(life: Life, known: Known) -> None:
+    file(life, known, "a", opened=True)
+    life.do(life.filesystem.link(known.nodes["a"], ROOT, b"b"))
+
+
+def one_of_two_removed(life: Life, known: Known, answer: Any, source: Path) -> None:
+    assert answer is None
+    assert life.do(life.filesystem.getattr(known.nodes["a"])).nlink == 1
+    assert life.do(life.filesystem.read(known.handles["a"], 0, 100)) == b"content"
+    assert os.listdir(source) == ["b"]
+    assert life.do(life.filesystem.lookup(ROOT, b"b")).node == known.nodes["a"]
+
+
+def one_of_two_renamed(life: Life, known: Known, answer: Any, source: Path) -> None:
+    assert answer is None
+    assert life.do(life.filesystem.getattr(known.nodes["a"])).nlink == 2
+    assert life.do(life.filesystem.read(known.handles["a"], 0, 100)) == b"content"
+    assert sorted(os.listdir(source)) == ["b", "c"]
+    for name in (b"b", b"c"):
+        assert life.do(life.filesystem.lookup(ROOT, name)).node == known.nodes["a"]
+
+
+def found_again(life: Life, known: Known, entry: Any, source: Path) -> None:
+    assert life.do(life.filesystem.lookup(ROOT, b"a")).node == entry.node
+    assert entry.attributes.size == 7
+    assert len(life.filesystem.nodes) == 2
+
+
+def forgotten(life: Life, known: Known) -> None:
+    """Have a file that the kernel does not know."""
+    file(life, known, "a")
+    life.do(life.filesystem.forget([(known.nodes["a"], 1)]))
+
+
+def released(life: Life, known: Known, answer: Any, source: Path) -> None:
+    assert answer is None
+    assert outcome(run, life.filesystem.read(known.handles["a"], 0, 10)) == "EBADF"
+
+
+def truncated(life: Life, known: Known, attributes: Any, source: Path) -> None:
+    assert attributes.size == 3
+    assert (source / "a").read_bytes() == b"con"
+
+
 CASES = (
+    Case(
+        "unlink-one-of-two",
+        two_names,
+        lambda life, _: life.filesystem.unlink(ROOT, b"a"),
+        asks(UNLINK, b"a"),
+        one_of_two_removed,
+    ),
+    Case(
+        "rename-one-of-two",
+        two_names,
+        lambda life, _: life.filesystem.rename(ROOT, b"a", ROOT, b"c", 0),
+        renames(b"a", b"c", 0),
+        one_of_two_renamed,
+    ),
+    Case(
+        "lookup", forgotten, lambda life, _: life.filesystem.lookup(ROOT, b"a"), lambda _: None, found_again
+    ),
+    Case(
+        "release",
+        open_files,
+        lambda life, known: life.filesystem.release(known.handles["a"]),
+        lambda _: None,
+        released,
+        handles_more=-1,
+    ),
+    Case(
+        "setattr",
+        open_files,
+        lambda life, known: life.filesystem.setattr(
+            known.nodes["a"], Changes(size=3), known.handles["a"], SOMEONE
+        ),
+        lambda _: None,
+        truncated,
+    ),
     Case(
         "mkdir",
         nothing,
@@ -377,6 +455,8 @@ def try_case(lives: Lives, case: Case, lines: tuple[int, ...]) -> bool:
     with lives.life(resume=False) as life:
         case.prepare(life, known)
         before = handles_of(life)
+    request = case.asked(known)
+    again = [] if request is None else [request]
     asked: list[Unanswered] = []
     for line in lines:
 
@@ -386,10 +466,10 @@ def try_case(lives: Lives, case: Case, lines: tuple[int, ...]) -> bool:
 
         code = child_that_dies(work)
         assert code in (-signal.SIGKILL, 0)
-        asked = [case.asked(known)]
+        asked = again
         if code == 0:
             break  # it has done everything, and had no time to answer
-    with lives.life(case.asked(known)) as life:
+    with lives.life(*again) as life:
         answer = run(case.ask(life, known))
         case.check(life, known, answer, lives.source)
         assert life.lost == []
