@@ -85,23 +85,24 @@ def keep_buffers_in_memory() -> None:
     syscalls.LIBC.mallopt(ctypes.c_int(_M_TRIM_THRESHOLD), ctypes.c_int((1 << 31) - 1))
 
 
-def make_buffer_resident() -> None:
-    """Have the memory that the next worker's buffer will be made of resident and this process's own.
+def make_buffer_resident(count: int = 1) -> None:
+    """Have the memory that the next `count` read buffers will be made of resident and this process's own.
 
     A process killed while the kernel copies a request into a page that is not there makes the kernel answer EIO, which no
-    successor can take back. libfuse makes the buffer just before it reads into it for the first time; malloc gives it the block
+    successor can take back. libfuse makes a buffer just before it reads into it for the first time; malloc gives it the block
     that was freed last. A page shared with the parent since the fork is not there either, as far as that goes.
     """
     libc = syscalls.LIBC
     libc.malloc.restype = ctypes.c_void_p
     libc.malloc.argtypes = (ctypes.c_size_t,)
     libc.free.argtypes = (ctypes.c_void_p,)
-    block = libc.malloc(_REQUEST_BYTES)
+    size = count * _REQUEST_BYTES
+    block = libc.malloc(size)
     if not block:
         raise HostFailure(f"no memory for a read buffer of {_REQUEST_BYTES} bytes")
     begin = block & -mmap.PAGESIZE
-    end = (block + _REQUEST_BYTES + mmap.PAGESIZE - 1) & -mmap.PAGESIZE
+    end = (block + size + mmap.PAGESIZE - 1) & -mmap.PAGESIZE
     pages = ctypes.c_void_p(begin), ctypes.c_size_t(end - begin)
     if libc.madvise(*pages, ctypes.c_int(_MADV_POPULATE_WRITE)) != 0:  # Linux before 5.14
-        ctypes.memset(block, 1, _REQUEST_BYTES)
+        ctypes.memset(block, 1, size)
     libc.free(block)

@@ -26,6 +26,7 @@ from sidemount.host.own_descriptors import close_all_but
 from sidemount.model.errors import HostFailure, OperationPending, Unsupported, VolumeError
 
 _PASSED_OVER = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)  # the first process decides what they mean
+_BUFFERS_READY = 2  # what draining and the filesystem take before the first request is read
 _STACK_BYTES = 512 << 10  # counted by RLIMIT_DATA in full, for every thread
 # The connection is gone; the kernel cannot resend; the source is another one now. Without a number it is no store's fault.
 _LASTING_ERRNOS = frozenset({errno.ENODEV, errno.EINVAL, errno.ESTALE, 0})
@@ -50,10 +51,13 @@ def run_spare(settings: SpareSettings, parent: int, log: EventLog, control: sock
         _prepare(settings, control)
         if os.getppid() != parent:
             return 0
+        runtime = make_runtime(settings.runtime)
+        keep_buffers_in_memory()
+        make_buffer_resident(_BUFFERS_READY)
         turn = wait_for_turn(control)
         if turn is None:
             return 0
-        return _Service(settings, turn, control, log.bind(generation=turn.serve.generation)).run()
+        return _Service(settings, turn, runtime, control, log.bind(generation=turn.serve.generation)).run()
     except Exception:
         log.error("process_failed", exc_info=True)
         return daemon_codes.DEFECT
@@ -77,12 +81,14 @@ def _prepare(settings: SpareSettings, control: socket.socket) -> None:
 class _Service:
     """A process whose turn has come."""
 
-    def __init__(self, settings: SpareSettings, turn: Turn, control: socket.socket, log: EventLog) -> None:
+    def __init__(
+        self, settings: SpareSettings, turn: Turn, runtime: Runtime, control: socket.socket, log: EventLog
+    ) -> None:
         self._settings = settings
         self._turn = turn
         self._log = log
         self._work = Work()
-        self._runtime: Runtime = make_runtime(settings.runtime)
+        self._runtime = runtime
         self._line = SpareLine(control, turn, self._work, end=self._runtime.terminate)
 
     def run(self) -> int:
@@ -102,7 +108,6 @@ class _Service:
         turn = self._turn
         operations = self._operations()
         self._runtime.run_errands(operations.errands)
-        keep_buffers_in_memory()
         self._runtime.before_first_read(make_buffer_resident)
         init = turn.serve.init
         if turn.serve.continued:
