@@ -51,13 +51,11 @@ def run_spare(settings: SpareSettings, parent: int, log: EventLog, control: sock
         _prepare(settings, control)
         if os.getppid() != parent:
             return 0
-        runtime = make_runtime(settings.runtime)
+        service = _Service(settings, control, log)
         keep_buffers_in_memory()
         make_buffer_resident(_BUFFERS_READY)
         turn = wait_for_turn(control)
-        if turn is None:
-            return 0
-        return _Service(settings, turn, runtime, control, log.bind(generation=turn.serve.generation)).run()
+        return 0 if turn is None else service.run(turn)
     except Exception:
         log.error("process_failed", exc_info=True)
         return daemon_codes.DEFECT
@@ -79,21 +77,23 @@ def _prepare(settings: SpareSettings, control: socket.socket) -> None:
 
 
 class _Service:
-    """A process whose turn has come."""
+    """A process, from before its turn has come to its end."""
 
-    def __init__(
-        self, settings: SpareSettings, turn: Turn, runtime: Runtime, control: socket.socket, log: EventLog
-    ) -> None:
+    _turn: Turn
+
+    def __init__(self, settings: SpareSettings, control: socket.socket, log: EventLog) -> None:
         self._settings = settings
-        self._turn = turn
         self._log = log
         self._work = Work()
-        self._runtime = runtime
-        self._line = SpareLine(control, turn, self._work, end=self._runtime.terminate)
+        self._runtime: Runtime = make_runtime(settings.runtime)
+        self._line = SpareLine(control, self._work, end=self._runtime.terminate)
 
-    def run(self) -> int:
+    def run(self, turn: Turn) -> int:
+        """Serve to the end and return the exit code."""
+        self._turn = turn
+        self._log = self._log.bind(generation=turn.serve.generation)
         gc.enable()
-        self._line.start()
+        self._line.begin(turn.serve)
         try:
             session = self._begin()
         except VolumeError as error:

@@ -26,7 +26,8 @@ from sidemount.host.handover import (
 )
 from sidemount.model.errors import BadMessage
 
-_EARLY_BEATS_S = (0.01, 0.05, 0.2)  # soon after it serves: who dies later than that has done something
+_CURIOUS_S = 2.0
+_LOOK_EVERY_S = 0.01
 _SEND_TIMEOUT_S = 5.0
 
 
@@ -60,30 +61,30 @@ def wait_for_turn(control: socket.socket) -> Turn | None:
 
 
 class SpareLine:
-    """The line of a process whose turn has come. Reports may be made from any thread."""
+    """The line of a process, in a thread that is there before its turn has come. Reports may be made from any thread."""
 
-    def __init__(self, control: socket.socket, turn: Turn, work: Work, *, end: Callable[[], None]) -> None:
+    def __init__(self, control: socket.socket, work: Work, *, end: Callable[[], None]) -> None:
         """`end` is called in the line's thread when the process is to finish what it works on and end."""
         self._control = control
-        self._serve = turn.serve
         self._work = work
         self._end = end
         self._mutex = threading.Lock()
-        self._early: list[float] = []
-        self._wake_reader, self._wake_writer = socket.socketpair()
+        self._turn = threading.Event()
+        self._beat_s = 1.0
+        self._generation = 0
         self.is_handing_over = False
-        control.settimeout(_SEND_TIMEOUT_S)
-
-    def start(self) -> None:
-        """Begin to listen and to beat."""
         threading.Thread(target=self._run, name="line", daemon=True).start()
+
+    def begin(self, serve: Serve) -> None:
+        """Begin to listen and to beat."""
+        self._control.settimeout(_SEND_TIMEOUT_S)
+        self._beat_s = serve.heartbeat_ms / 1000
+        self._generation = serve.generation
+        self._turn.set()
 
     def ready(self) -> None:
         """Tell that INIT is answered."""
-        now = time.monotonic()
-        self._early = [now + delay_s for delay_s in _EARLY_BEATS_S]
-        self._send(Ready(generation=self._serve.generation))
-        self._wake_writer.send(b"x")
+        self._send(Ready(generation=self._generation))
 
     def tell_condition(self, *, takeover: bool, state: str) -> None:
         """Tell whether we can be succeeded."""
@@ -98,21 +99,19 @@ class SpareLine:
         self._send(Bye(clean=clean))
 
     def _run(self) -> None:
-        beat_s = self._serve.heartbeat_ms / 1000
-        next_beat = 0.0
+        self._turn.wait()
+        now = time.monotonic()
+        next_beat, curious_until = now + self._beat_s, now + _CURIOUS_S
         while True:
-            now = time.monotonic()
-            if now >= next_beat:
-                self._send(Heartbeat(handled=self._work.handled, in_progress=self._work.in_progress))
-                self._early = [due for due in self._early if due > now]
-                next_beat = min([now + beat_s, *self._early])
-            sources = (self._control, self._wake_reader)
-            readable, _, _ = select.select(sources, [], [], max(0.0, next_beat - now))
-            if self._control in readable:
+            # That the first request is answered is told soon: who dies after that has not died in vain.
+            is_curious = now < curious_until and not self._work.handled
+            until = min(next_beat, now + _LOOK_EVERY_S) if is_curious else next_beat
+            if select.select([self._control], [], [], max(0.0, until - now))[0]:
                 self._listen()
-            if self._wake_reader in readable:
-                self._wake_reader.recv(16)
-                next_beat = 0.0
+            now = time.monotonic()
+            if now >= next_beat or (is_curious and self._work.handled):
+                self._send(Heartbeat(handled=self._work.handled, in_progress=self._work.in_progress))
+                next_beat = now + self._beat_s
 
     def _listen(self) -> None:
         received = receive(self._control)
