@@ -12,7 +12,7 @@ from e2e.torture.stalls import Call
 
 _LATE_S = 60.0
 _PROGRAMS = {"reopener": "e2e.torture.reopener"}
-_APPS = "tests.sidecar.takeover.apps"
+_APPS = "e2e.torture.apps"
 
 
 @dataclass(slots=True)
@@ -38,6 +38,11 @@ class Crew:
             for number, kind in enumerate(apps)
         ]
         self._prober = _program("e2e.torture.prober", str(place), str(seconds))
+
+    def stop(self) -> None:
+        """Have all of them finish now what they do, and check it."""
+        for _, program in [*self._running, ("prober", self._prober)]:
+            program.terminate()
 
     def findings(self) -> Findings:
         """Wait for the end of all and return what they say. Raises TortureError if one hangs."""

@@ -5,6 +5,7 @@ Prints one JSON line: {"calls", "errors", "slow": [[begin, end], …]} with mome
 
 import json
 import os
+import signal
 import sys
 import time
 
@@ -13,13 +14,15 @@ _PAUSE_S = 0.0002
 
 
 def main(arguments: list[str]) -> int:
-    """Probe until the time is over."""
+    """Probe until the time is over, or SIGTERM comes."""
     place, seconds = arguments
     until = time.monotonic() + float(seconds)
     slow: list[tuple[float, float]] = []
     errors: list[str] = []
     calls = 0
-    while (begin := time.monotonic()) < until:
+    told: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, frame: told.append(number))
+    while (begin := time.monotonic()) < until and not told:
         try:
             os.statvfs(place)
         except OSError as error:

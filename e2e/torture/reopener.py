@@ -8,6 +8,7 @@ import errno
 import json
 import os
 import random
+import signal
 import sys
 import time
 from pathlib import Path
@@ -57,12 +58,14 @@ class Reopener:
 
 
 def main(arguments: list[str]) -> int:
-    """Work until the time is over."""
+    """Work until the time is over, or SIGTERM comes."""
     kind, directory, seconds, seed = arguments
     until = time.monotonic() + float(seconds)
     errors: list[str] = []
     reopener: Reopener | None = None
-    while time.monotonic() < until:
+    told: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, frame: told.append(number))
+    while time.monotonic() < until and not told:
         try:
             if reopener is None:
                 Path(directory).mkdir(exist_ok=True)

@@ -67,6 +67,8 @@ def torture(
         killer = Killer(stage, variant, random.Random(seed))
         killer.run(began + seconds, blows)
         struck_until = time.monotonic()
+        if struck_until < began + seconds:
+            crew.stop()
         found = crew.findings()
         stage.wait_live()
         after, faults = _settled(stage, before, variant)

@@ -55,7 +55,7 @@ class Stage:
     def start(self, *kinds: str, seconds: float = 600.0) -> None:
         """Start applications."""
         for number, kind in enumerate(kinds):
-            command = [sys.executable, "-m", "tests.sidecar.takeover.apps", kind]
+            command = [sys.executable, "-m", "e2e.torture.apps", kind]
             command += [str(self.path / f"{kind}{number}"), str(seconds), str(time.time())]
             process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=_REPOSITORY)
             self._applications.append((kind, process))

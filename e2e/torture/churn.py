@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from sidecar.directory import syscalls
 
 if TYPE_CHECKING:
-    from tests.sidecar.takeover.apps import GoesOn, Tally
+    from e2e.torture.apps import GoesOn, Tally
 
 _NAMES = tuple("abcdefgh")
 _KEYS = ("user.x", "user.y")

@@ -1,4 +1,4 @@
-"""Applications for tests: each works on a mounted directory, knows what it must find there, and counts what is wrong.
+"""Applications: each works on a mounted directory, knows what it must find there, and counts what is wrong.
 
 Run as a program: `apps KIND DIRECTORY SECONDS SEED`; SIGTERM ends it before. Prints one JSON line: how many operations, which
 errors, which wrong bytes.
@@ -225,7 +225,7 @@ def _short(what: object) -> str:
 
 
 def _applications() -> dict[str, Application]:
-    from tests.sidecar.takeover.churn import churn
+    from e2e.torture.churn import churn
 
     return {
         "writer": writer,
