@@ -35,7 +35,6 @@ class Content:
         self._page_cache = page_cache
         self._writeback = writeback
         self._journal = journal
-        files.reopen = self._reopen
         self._buffer = memoryview(bytearray(1 << 20))
         self._tells_cached = not store.is_remote
 
@@ -153,7 +152,7 @@ class Content:
         if file is not None:
             file.descriptor.retire()
 
-    def _reopen(self, node_id: int, traits: Traits) -> OpenFile:
+    def reopen(self, node_id: int, traits: Traits) -> OpenFile:
         """Open what a predecessor had open: the very file, whatever has become of its name."""
         node = self._nodes[node_id]
         with self._reach.object(node) as held:

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from sidecar.directory.content import Content
 from sidecar.directory.descriptors import Descriptors
-from sidecar.directory.handles import OpenFiles, parse_traits
+from sidecar.directory.handles import OpenFile, OpenFiles, Traits, parse_traits
 from sidecar.directory.listing import Directories
 from sidecar.directory.metadata import Metadata
 from sidecar.directory.nameless import Nameless
@@ -273,8 +273,7 @@ class DirectoryFilesystem:
                 hint="the volume is mounted afresh",
             )
         self.nodes.restore(inheritance.nodes, inheritance.leftovers)
-        reopen = self.files.reopen
-        self.files.reopen = lambda node, traits: self._with_room(lambda: reopen(node, traits))
+        self.files.reopen = self._reopen
         for handle, (node, number) in inheritance.handles.items():
             traits = parse_traits(number)
             if node not in self.nodes.all:
@@ -290,16 +289,20 @@ class DirectoryFilesystem:
         self.directories.releasedir(handle)
 
     def _write(self, handle: int, offset: int, content: bytes) -> int:
-        return self._with_room(lambda: self._content.write(handle, offset, content))
-
-    def _with_room(self, operation: Callable[[], T]) -> T:
-        """Run an operation, and once more if it failed for want of something that could be freed."""
         try:
-            return operation()
+            return self._content.write(handle, offset, content)
         except OSError as error:
             if not self._make_room(error.errno):
                 raise
-        return operation()
+        return self._content.write(handle, offset, content)
+
+    def _reopen(self, node: int, traits: Traits) -> OpenFile:
+        try:
+            return self._content.reopen(node, traits)
+        except OSError as error:
+            if not self._make_room(error.errno):
+                raise
+        return self._content.reopen(node, traits)
 
     def _make_room(self, number: int | None) -> bool:
         """Free what an operation lacked. Return whether there was anything to free."""

@@ -492,7 +492,7 @@ def test_operation_is_done_once_wherever_the_daemon_is_killed(case: Case, lives:
     while try_case(lives, case, (line,)):
         killed += 1
         line += STRIDE
-    assert killed > 3, "the operation has more lines than that"
+    assert killed > 1, "the operation has more lines than that"
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
