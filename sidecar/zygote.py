@@ -33,6 +33,7 @@ from sidemount.host.handover import (
     Successor,
 )
 from sidemount.host.logs import EventLog
+from sidemount.host.loop import Timer
 from sidemount.model.errors import BadMessage, HostFailure
 
 _KEPT_WITHIN_S = 5.0
@@ -40,7 +41,8 @@ _START_WITHIN_S = 60.0
 _HAND_OVER_WITHIN_S = 5.0
 _DEAD_WITHIN_S = 5.0
 _FRESH_STARTS_MAX = 3
-_FORK_RETRY_S = 0.2
+_FORK_RETRY_S = 0.5
+_SILENT_AT_THE_END_S = 3.0
 _LATE_S = 1.0
 _FRAMES_AT_ONCE = 64
 _LAST_FRAMES = 1 << 16  # more than a socket's queue can hold
@@ -63,6 +65,7 @@ class Zygote:
         self._told = Condition(takeover=False, state="")
         self._deaths = Deaths()
         self._starts = 0
+        self._pending: Timer | None = None
         self._has_served = order.serve.continued
         self._is_ending = False
         self._is_over = False
@@ -158,6 +161,8 @@ class Zygote:
         elif is_connection_gone(self._device):
             self._lose("the kernel has ended the connection")
             return
+        elif self._starts and self._pending is None:
+            self._go()  # whatever went wrong between a death and its succession
         self._tell_condition()
 
     def _judge(self, service: Service, now: float) -> None:
@@ -166,12 +171,16 @@ class Zygote:
             self._parts.loop.unwatch(service.child.control)
             self._current = None
             self._lose(f"process {service.child.pid} was killed and does not end")
-        elif service.is_overdue(now, _START_WITHIN_S):
+        elif service.is_late_to_serve(now, _START_WITHIN_S):
             self._kill_hung(f"it has not begun to serve within {_START_WITHIN_S:g} s")
+        elif service.is_late_to_end(now):
+            self._kill_hung("it was to hand over and does not end")
         elif service.silent_s(now) > self._order.spec.hung_after_s:
             self._kill_hung(f"it was silent for more than {self._order.spec.hung_after_s} s")
-        elif is_connection_gone(self._device) and service.is_past_gone(now, self._parts.settings.flush_s):
-            self._kill_hung("its connection is gone and it does not end")
+        elif is_connection_gone(self._device):
+            patience_s = self._parts.settings.flush_s
+            if service.silent_s(now) > _SILENT_AT_THE_END_S or service.is_past_gone(now, patience_s):
+                self._kill_hung("its connection is gone and it does not end")
 
     def _kill_hung(self, why: str) -> None:
         if self._current is not None and self._current.killed_at is None:
@@ -207,7 +216,7 @@ class Zygote:
             child = self._parts.take()
         except (OSError, HostFailure) as error:
             self._log.warning("fork_failed", fault=str(error))
-            self._parts.loop.call_later(_FORK_RETRY_S, self._go)
+            self._go_later(_FORK_RETRY_S)
             return
         self._starts += 1
         self._generation += 1
@@ -217,6 +226,13 @@ class Zygote:
         self._tell_condition()
         if not self._order_to_serve(child):
             child.kill()  # its end is seen like any other's
+
+    def _go_later(self, delay_s: float) -> None:
+        def go() -> None:
+            self._pending = None
+            self._go()
+
+        self._pending = self._parts.loop.call_later(delay_s, go)
 
     def _order_to_serve(self, child: Child) -> bool:
         order = Serve(
@@ -316,7 +332,7 @@ class Zygote:
             self._fail(HostFailure(f"{self._starts} processes ended before they served: {how}"))
             return
         if pause_s:
-            self._parts.loop.call_later(pause_s, self._go)
+            self._go_later(pause_s)
         else:
             self._go()
         # Not before: the successor waits for its order, and applications for the successor.

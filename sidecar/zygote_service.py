@@ -67,11 +67,13 @@ class Service:
         if not self.child.send(HandOver()):
             self.kill(time.monotonic())
 
-    def is_overdue(self, now: float, start_s: float) -> bool:
-        """Tell whether it should have begun, or ended, by now."""
-        return (not self.is_ready and now - self.since > start_s) or (
-            self.kill_at is not None and now > self.kill_at
-        )
+    def is_late_to_serve(self, now: float, within_s: float) -> bool:
+        """Tell whether it should have begun by now."""
+        return not self.is_ready and now - self.since > within_s
+
+    def is_late_to_end(self, now: float) -> bool:
+        """Tell whether it should have ended by now, for its successor's sake."""
+        return self.kill_at is not None and now > self.kill_at
 
     def is_stuck(self, now: float, within_s: float) -> bool:
         """Tell whether it was killed and does not end: it waits in the kernel for a store."""
