@@ -116,6 +116,27 @@ def test_a_hung_daemon_is_succeeded_only_after_its_end_is_seen() -> None:
     )
 
 
+@pytest.mark.parametrize("phase", [P.STARTING, P.ATTACHING, P.SERVING])
+def test_a_daemon_that_can_be_succeeded_no_more_says_so_before_it_dies(phase: Phase) -> None:
+    """Its state could not grow: the volume goes on, and its death ends in a new mount."""
+    told, actions = step(replace(SERVED, phase=phase), E.CONDITION, able=False)
+    assert (told.phase, told.held, told.able, actions) == (phase, True, False, ())
+    assert step(told, E.GONE)[0].phase is P.MOUNTING
+    again, _ = step(told, E.CONDITION, able=True)
+    assert step(again, E.GONE)[0].phase is P.WAITING
+
+
+def test_a_condition_is_not_believed_of_a_class_without_takeover() -> None:
+    told, _ = step(Session(phase=P.SERVING, held=True), E.CONDITION, able=True)
+    assert not told.able
+
+
+@pytest.mark.parametrize("phase", [P.MOUNTING, P.ADOPTING, P.WAITING, P.ABORTED, P.FLUSHING, P.DETACHED])
+def test_a_condition_of_nobody_changes_nothing(phase: Phase) -> None:
+    session = replace(SERVED, phase=phase)
+    assert step(session, E.CONDITION, able=False) == (session, ())
+
+
 def test_a_client_that_mounts_by_itself_is_shown_when_its_mount_appears() -> None:
     session, actions = begin(found=False, self_mounting=True)
     assert (session.phase, actions) == (P.MOUNTING, (A.MAKE_CONNECTION,))
