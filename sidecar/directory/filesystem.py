@@ -260,7 +260,11 @@ class DirectoryFilesystem:
         def run() -> tuple[T, list[Step]]:
             return operation(*args), journal.take_finished()
 
-        result, steps = await self._in_thread(run)
+        journal.entered()
+        try:
+            result, steps = await self._in_thread(run)
+        finally:
+            journal.left()
         journal.answer(steps)
         return result
 

@@ -38,6 +38,7 @@ class Nameless:
         self._held: dict[int, int] = {}  # what the holder has: descriptors of ours, by node
         self._waiting: set[int] = set()  # nodes that it is to get unless the kernel forgets them first
         self._rounds = 0
+        self._refused = 0
         self._is_errand_due = False
 
     def restore(self, held: Mapping[int, int]) -> None:
@@ -106,7 +107,9 @@ class Nameless:
             self._held[node] = descriptor
         else:
             self._held.pop(node, None)
-            _LOG.warning("nameless_file_not_kept", extra={"node": node})
+            self._refused += 1
+            if self._refused.bit_count() == 1:
+                _LOG.warning("nameless_files_not_kept", extra={"times": self._refused})
 
     def _release(self, node: int) -> None:
         self._waiting.discard(node)

@@ -71,12 +71,18 @@ class Journal:
         """Tell whether a predecessor began the operation and the kernel is about to ask for it again."""
         return False
 
+    def entered(self) -> None:
+        """Note that a thread is going to run an operation. This and all below: for the serving thread alone."""
+
+    def left(self) -> None:
+        """Note that the serving thread has it back."""
+
     def take_finished(self) -> list[Step]:
-        """Return the steps that this thread has finished since it was last asked, for `answer`."""
+        """Return the steps that this thread (any one) has finished since it was last asked, for `answer`."""
         return []
 
     def answer(self, steps: list[Step]) -> None:
-        """Close steps when what is being worked on now has been answered. For the serving thread alone."""
+        """Close steps when what is being worked on now has been answered."""
 
     def resume(self, unanswered: Iterable[Unanswered]) -> None:
         """Recall the steps of operations that the kernel asks for again. All others have been answered, and are closed."""

@@ -146,6 +146,7 @@ class SharedJournal(Journal):
         self._give_up = give_up
         self._is_stopped = False
         self._of_thread = threading.local()
+        self._running = 0  # operations in threads
         self._found: list[SharedStep] = []
         self._free: deque[SharedStep] = deque()
         self._recalled: dict[Operation, list[SharedStep]] = {}
@@ -176,14 +177,24 @@ class SharedJournal(Journal):
         """Tell whether a predecessor began the operation and the kernel is about to ask for it again."""
         return bool(self._recalled) and Operation(kind, node, _abridged(arguments)) in self._recalled
 
+    def entered(self) -> None:
+        """Note that a thread is going to run an operation."""
+        self._running += 1
+
+    def left(self) -> None:
+        """Note that the serving thread has it back."""
+        self._running -= 1
+        if self._recalled and not self._running:
+            self._errands.append(self._expire)
+
     def take_finished(self) -> list[Step]:
-        """Return the steps that this thread has finished since it was last asked, for `answer`."""
+        """Return the steps that this thread (any one) has finished since it was last asked, for `answer`."""
         steps: list[Step] = getattr(self._of_thread, "steps", [])
         self._of_thread.steps = []
         return steps
 
     def answer(self, steps: list[Step]) -> None:
-        """Close steps when what is being worked on now has been answered. For the serving thread alone."""
+        """Close steps when what is being worked on now has been answered."""
         for step in steps:
             if isinstance(step, SharedStep):
                 self._errands.append(step.close)
@@ -237,6 +248,8 @@ class SharedJournal(Journal):
 
     def _expire(self, idle: bool) -> bool:
         """Give up what is recalled once the kernel cannot ask for it any more: it asks for that before anything else."""
+        if self._running:
+            return False  # a thread may be about to recall it; this is an errand again when all are back
         if self._recalled and not idle and time.monotonic() < self._recalled_until:
             return True
         for operation in list(self._recalled):

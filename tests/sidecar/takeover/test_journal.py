@@ -172,6 +172,27 @@ def test_recalled_is_given_up_when_nothing_is_left_to_read(path: Path) -> None:
     assert not life.errands
 
 
+def test_recalled_is_kept_while_a_thread_may_be_about_to_recall_it(path: Path) -> None:
+    """A remote store that hangs: the request was read long ago, and its thread has not come to it yet."""
+    with Life(path).journal.step(*MAKE) as step:
+        step.intend()
+        step.done(1)
+    life = Life(path)
+    life.journal.resume(asked(MAKE))
+    life.journal.entered()
+    life.journal.entered()
+    life.journal.left()
+    for _ in range(3):
+        life.read_on(idle=True)
+    assert life.journal.is_recalled(*MAKE)
+    assert not life.errands, "nothing is to be done until the thread is back"
+    life.journal.left()
+    life.read_on()
+    assert life.journal.is_recalled(*MAKE)
+    life.read_on(idle=True)
+    assert not life.journal.is_recalled(*MAKE)
+
+
 @pytest.mark.parametrize("kind", [OPEN, OPENDIR])
 def test_handles_that_nobody_was_told_of_are_named(path: Path, kind: int) -> None:
     life = Life(path)
