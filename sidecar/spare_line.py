@@ -80,6 +80,7 @@ class SpareLine:
         self._control.settimeout(_SEND_TIMEOUT_S)
         self._beat_s = serve.heartbeat_ms / 1000
         self._generation = serve.generation
+        self._send(Heartbeat())  # a process that is stopped would be given its turn in vain
         self._turn.set()
 
     def ready(self) -> None:

@@ -37,12 +37,10 @@ from sidemount.host.loop import Timer
 from sidemount.model.errors import BadMessage, HostFailure
 
 _KEPT_WITHIN_S = 5.0
-_START_WITHIN_S = 60.0
 _HAND_OVER_WITHIN_S = 5.0
 _DEAD_WITHIN_S = 5.0
 _FRESH_STARTS_MAX = 3
 _FORK_RETRY_S = 0.5
-_SILENT_AT_THE_END_S = 3.0
 _LATE_S = 1.0
 _FRAMES_AT_ONCE = 64
 _LAST_FRAMES = 1 << 16  # more than a socket's queue can hold
@@ -171,16 +169,15 @@ class Zygote:
             self._parts.loop.unwatch(service.child.control)
             self._current = None
             self._lose(f"process {service.child.pid} was killed and does not end")
-        elif service.is_late_to_serve(now, _START_WITHIN_S):
-            self._kill_hung(f"it has not begun to serve within {_START_WITHIN_S:g} s")
-        elif service.is_late_to_end(now):
-            self._kill_hung("it was to hand over and does not end")
-        elif service.silent_s(now) > self._order.spec.hung_after_s:
-            self._kill_hung(f"it was silent for more than {self._order.spec.hung_after_s} s")
-        elif is_connection_gone(self._device):
-            patience_s = self._parts.settings.flush_s
-            if service.silent_s(now) > _SILENT_AT_THE_END_S or service.is_past_gone(now, patience_s):
-                self._kill_hung("its connection is gone and it does not end")
+            return
+        why = service.why_hung(
+            now,
+            hung_after_s=self._order.spec.hung_after_s,
+            is_gone=is_connection_gone(self._device),
+            flush_s=self._parts.settings.flush_s,
+        )
+        if why:
+            self._kill_hung(why)
 
     def _kill_hung(self, why: str) -> None:
         if self._current is not None and self._current.killed_at is None:

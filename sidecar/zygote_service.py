@@ -5,6 +5,9 @@ import time
 from sidecar.zygote_children import Child
 from sidemount.host.handover import Bye, Failed, HandOver, Heartbeat
 
+_BEGIN_WITHIN_S = 5.0
+_START_WITHIN_S = 60.0
+_SILENT_AT_THE_END_S = 3.0
 _LONG_LIFE_S = 5.0
 
 
@@ -14,6 +17,7 @@ class Service:
     __slots__ = (
         "_beat_at",
         "_gone_since",
+        "_has_begun",
         "bye",
         "child",
         "failure",
@@ -36,6 +40,7 @@ class Service:
         self.killed_at: float | None = None
         self.kill_at: float | None = None
         self._beat_at = now
+        self._has_begun = False
         self._gone_since: float | None = None
 
     def is_fruitful(self, now: float) -> bool:
@@ -45,15 +50,12 @@ class Service:
     def beat(self, now: float, heartbeat: Heartbeat) -> None:
         """Note a sign of life."""
         self._beat_at = now
+        self._has_begun = True
         self.progress = heartbeat
 
     def pardon(self, now: float) -> None:
         """Count anew."""
         self._beat_at = now
-
-    def silent_s(self, now: float) -> float:
-        """Return for how long it has given no sign of life."""
-        return now - self._beat_at
 
     def kill(self, now: float) -> None:
         """Kill it."""
@@ -67,20 +69,22 @@ class Service:
         if not self.child.send(HandOver()):
             self.kill(time.monotonic())
 
-    def is_late_to_serve(self, now: float, within_s: float) -> bool:
-        """Tell whether it should have begun by now."""
-        return not self.is_ready and now - self.since > within_s
-
-    def is_late_to_end(self, now: float) -> bool:
-        """Tell whether it should have ended by now, for its successor's sake."""
-        return self.kill_at is not None and now > self.kill_at
+    def why_hung(self, now: float, *, hung_after_s: float, is_gone: bool, flush_s: float) -> str:
+        """Return why it should be killed, "" if it should not. `is_gone`: the kernel has ended its connection."""
+        silent_s = now - self._beat_at
+        self._gone_since = (self._gone_since or now) if is_gone else None
+        if not self._has_begun and silent_s > _BEGIN_WITHIN_S:
+            return f"it was given its turn and has not begun within {_BEGIN_WITHIN_S:g} s"
+        if not self.is_ready and now - self.since > _START_WITHIN_S:
+            return f"it has not begun to serve within {_START_WITHIN_S:g} s"
+        if self.kill_at is not None and now > self.kill_at:
+            return "it was to hand over and does not end"
+        if silent_s > hung_after_s:
+            return f"it was silent for more than {hung_after_s:g} s"
+        if is_gone and (silent_s > _SILENT_AT_THE_END_S or now - (self._gone_since or now) > flush_s):
+            return "its connection is gone and it does not end"
+        return ""
 
     def is_stuck(self, now: float, within_s: float) -> bool:
         """Tell whether it was killed and does not end: it waits in the kernel for a store."""
         return self.killed_at is not None and now - self.killed_at > within_s
-
-    def is_past_gone(self, now: float, within_s: float) -> bool:
-        """Tell whether its connection has been gone for long. To be asked only while it is gone."""
-        if self._gone_since is None:
-            self._gone_since = now
-        return now - self._gone_since > within_s

@@ -96,7 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--variant", type=_names, default="all", help=f"{', '.join(VARIANTS)} or all, comma-separated"
     )
-    parser.add_argument("--seconds", type=float, default=120.0, help="of all variants together (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=600.0, help="of all variants together (%(default)s)")
     parser.add_argument("--each", action="store_true", help="--seconds is for each variant")
     parser.add_argument("--kills", type=int, default=0, help="end a variant after so many (0: by time only)")
     parser.add_argument("--seed", type=int, default=None, help="default: the time")

@@ -191,6 +191,21 @@ def test_a_stopped_serving_process_is_replaced_after_its_deadline(make_pod: Make
     finish(pod, reader)
 
 
+def test_waiting_processes_that_are_stopped_are_passed_over(make_pod: MakePod) -> None:
+    pod = takeover_pod(make_pod).start()
+    reader = read_from(pod)
+    eventually(lambda: len(pod.processes()) == 4)
+    serving = pod.serving()
+    for pid in pod.processes()[1:]:
+        if pid != serving:
+            wait_stopped(pid)
+    began = time.monotonic()
+    succession(pod)
+    assert time.monotonic() - began < 14
+    unnoticed(pod, reader)
+    finish(pod, reader)
+
+
 def test_a_process_that_lives_and_answers_nothing_is_replaced(make_pod: MakePod) -> None:
     """Its heart beats, so only the keeper can know: requests wait and none is answered. Its store hangs, and comes back."""
     spec = directory_spec(takeover=True, hung_after_s=2)
