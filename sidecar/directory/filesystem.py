@@ -6,6 +6,7 @@ store may hang at any time: there every operation goes into a thread.
 """
 
 import errno
+import logging
 import os
 import threading
 from collections.abc import Awaitable, Callable, Sequence
@@ -43,6 +44,7 @@ from sidemount.model.errors import HostFailure
 
 T = TypeVar("T")
 
+_LOG = logging.getLogger(__name__)
 _ROOT_LOST = frozenset({errno.ESTALE, errno.ENOTCONN, errno.ENODEV, errno.ESHUTDOWN})
 
 
@@ -107,7 +109,10 @@ class DirectoryFilesystem:
         inheritance = self.memory.inheritance
         if inheritance is not None:
             arguments = (inheritance.leftovers, self.nodes, kernel_knows)
-            threading.Thread(target=sweep, args=arguments, name="leftovers", daemon=True).start()
+            try:
+                threading.Thread(target=sweep, args=arguments, name="leftovers", daemon=True).start()
+            except RuntimeError as error:  # no memory for a thread; the next successor will look
+                _LOG.warning("leftovers_not_sought", extra={"fault": str(error)})
 
     async def lookup(self, parent: int, name: bytes) -> Entry:
         """Find a name."""

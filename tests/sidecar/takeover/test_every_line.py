@@ -37,7 +37,7 @@ from tests.sidecar.takeover.lives import Life, Lives, killed_at_line
 from tests.sidecar.takeover.processes import child_that_dies
 
 SOMEONE = Someone(uid=1234, gid=1234)
-STRIDE = int(os.environ.get("TAKEOVER_STRIDE", "9"))  # lines from one kill to the next; 1 takes minutes
+STRIDE = 9  # lines from one kill to the next in the short form
 
 pytestmark = pytest.mark.root
 
@@ -493,6 +493,16 @@ def test_operation_is_done_once_wherever_the_daemon_is_killed(case: Case, lives:
         killed += 1
         line += STRIDE
     assert killed > 1, "the operation has more lines than that"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_operation_is_done_once_at_every_single_line(case: Case, lives: Lives) -> None:
+    """S4-10. The same without gaps."""
+    line = 0
+    while try_case(lives, case, (line,)):
+        line += 1
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
