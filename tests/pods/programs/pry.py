@@ -1,6 +1,6 @@
 """Tries from an application to reach the processes whose command line holds the argument, and prints what it got as JSON.
 
-For each of them, by pid: what came of every attempt, an errno's name or "got it".
+For each of them that lives on, by pid: what came of every attempt, an errno's name or "got it".
 """
 
 import ctypes
@@ -20,7 +20,8 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 def main() -> None:
     """Pry."""
     wanted = sys.argv[1]
-    found = {pid: pry(pid) for pid in os.listdir("/proc") if pid.isdecimal() and wanted in command_line(pid)}
+    pids = [pid for pid in os.listdir("/proc") if pid.isdecimal() and wanted in command_line(pid)]
+    found = {pid: outcomes for pid in pids if (outcomes := pry(pid)) and wanted in command_line(pid)}
     with open("/proc/net/unix") as table:
         abstract = [line.split()[7] for line in table if len(line.split()) > 7 and "@" in line]
     print(json.dumps({"processes": found, "abstract": abstract, "keeper": connect_keeper()}))
@@ -66,6 +67,8 @@ def open_descriptors(pid: str) -> None:
     for number in os.listdir(f"/proc/{pid}/fd"):
         try:
             os.close(os.open(f"/proc/{pid}/fd/{number}", os.O_PATH))
+        except FileNotFoundError:
+            continue  # closed since it was listed
         except OSError as error:
             last = error
         else:
