@@ -64,9 +64,8 @@ def test_a_lost_connection_costs_what_was_open_and_nothing_else() -> None:
 
 
 def test_nothing_of_it_stays() -> None:
-    before = Path("/proc/self/mountinfo").read_text()
     torture("--variant", "child", "--seconds", "2", "--kills", "2", "--seed", "2")
-    assert Path("/proc/self/mountinfo").read_text() == before
+    assert "torture-" not in Path("/proc/self/mountinfo").read_text()
 
 
 def test_an_unknown_variant_is_a_usage_error() -> None:
