@@ -1,7 +1,7 @@
 """An external FUSE client as a volume's daemon: started with the descriptor, watched, told to end, its output told in the log.
 
 Client programs know `/dev/fd/N` as a mount point: a descriptor somebody else has mounted. One that does not mounts by
-itself at the volume's place.
+itself, at a place that no container sees; the keeper shows a copy of that mount.
 """
 
 import contextlib

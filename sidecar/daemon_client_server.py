@@ -8,6 +8,7 @@ from sidecar.daemon_settings import DaemonSettings, Master, Order
 from sidemount.host.fuse_mount import is_connection_gone
 from sidemount.host.handover import Heartbeat, Hello, Ready
 from sidemount.host.logs import EventLog
+from sidemount.model.names import client_place
 
 
 class ClientServer:
@@ -24,8 +25,8 @@ class ClientServer:
     def start(self) -> None:
         """Start the program."""
         spec = self._serve.spec
-        mounts = f"{self._settings.mounts_dir}/{spec.volume}"
-        mountpoint = f"/dev/fd/{self._device}" if self._device >= 0 else mounts
+        own = f"{self._settings.mounts_dir}/{client_place(spec.volume)}"
+        mountpoint = f"/dev/fd/{self._device}" if self._device >= 0 else own
         self._client = Client(
             client_argv(spec.command, mountpoint), self._device, self._settings.secrets, self._log
         )

@@ -6,6 +6,7 @@ Source: https://www.kernel.org/doc/html/latest/filesystems/fuse/fuse.html#contro
 
 import errno as errnos
 import os
+from collections.abc import Callable
 
 from sidemount.host import mount_api, syscalls
 from sidemount.model.errors import HostFailure
@@ -39,8 +40,12 @@ class FuseControl:
         finally:
             os.close(descriptor)
 
-    def abort(self, connection: int) -> bool:
-        """End the connection: what waits gets ECONNABORTED, what comes ENOTCONN. False if there is no such one."""
+    def abort(self, connection: int, is_ours: Callable[[], bool]) -> bool:
+        """End the connection: what waits gets ECONNABORTED, what comes ENOTCONN. False if there is no such one, or not ours.
+
+        A number is another's as soon as its connection is gone. `is_ours` is asked when the file is open, and an open file
+        stays with its connection: if ours is there then, it was there before, and the file can be no other's.
+        """
         try:
             descriptor = os.open(f"{connection}/abort", os.O_WRONLY | os.O_CLOEXEC, dir_fd=self._root)
         except FileNotFoundError:
@@ -48,6 +53,8 @@ class FuseControl:
         except OSError as error:
             raise syscalls.failure("open", _name(connection, "abort"), error.errno or 0) from error
         try:
+            if not is_ours():
+                return False
             os.write(descriptor, b"1")
         finally:
             os.close(descriptor)

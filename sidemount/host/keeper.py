@@ -81,10 +81,7 @@ def _keep(settings: KeeperSettings, loop: Loop, journal: EventLog) -> int:
     run_dir = os.path.realpath(settings.run_dir)
     mounts_dir = prepare_mounts_dir(settings.mounts_dir)
     os.chdir("/")
-    places = [
-        VolumePlaces(mounts_dir, mount, mount_source(settings.pod_uid, mount.spec.volume))
-        for mount in settings.config.mounts
-    ]
+    places = [VolumePlaces(mounts_dir, mount) for mount in settings.config.mounts]
     try:
         for place in places:
             place.prepare()

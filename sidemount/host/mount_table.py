@@ -75,7 +75,7 @@ class OwnedBy:
 
     def __call__(self, mount: Mount) -> bool:
         """Tell whether the mount is ours."""
-        return mount.is_ours or mount.source.startswith("sidemount:") or (self._any_fuse and is_fuse(mount))
+        return mount.is_ours or (self._any_fuse and is_fuse(mount))
 
 
 def _ours_on_top(layers: tuple[Mount, ...], owned: OwnedBy) -> int:

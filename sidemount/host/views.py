@@ -15,6 +15,7 @@ from sidemount.model.errors import HostFailure
 from sidemount.model.mountspec import View
 from sidemount.model.sub_path import sub_path_fault
 
+_ALWAYS = mount_api.MOUNT_ATTR_NOSUID | mount_api.MOUNT_ATTR_NODEV
 _FAULTS: Mapping[int, str] = {
     errnos.ENOENT: "does not exist on the volume",
     errnos.ELOOP: "crosses a symbolic link",
@@ -51,12 +52,12 @@ def clone_view(root: int, view: View, volume: str) -> int:
 
 
 def clone_directory(directory: int, *, read_only: bool, target: str) -> int:
-    """Return a descriptor of a detached mount of the open directory. nosuid and nodev are inherited. Raises HostFailure."""
+    """Return a descriptor of a detached mount of the open directory, nosuid and nodev whatever it is a copy of. Raises HostFailure."""
     clone = mount_api.open_tree_clone(directory, target)
     try:
         mount_api.mount_setattr(
             clone,
-            attributes=mount_api.MOUNT_ATTR_RDONLY if read_only else 0,
+            attributes=_ALWAYS | mount_api.MOUNT_ATTR_RDONLY if read_only else _ALWAYS,
             propagation=mount_api.MS_PRIVATE,
             target=target,
         )

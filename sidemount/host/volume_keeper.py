@@ -241,11 +241,9 @@ class VolumeKeeper:
         cancel_show(self.state.jobs)
         connection, self.state.connection = self.state.connection, None
         number, self.state.number = self.state.number, None
-        # The number may be another's as soon as ours is gone: never by number alone.
-        is_ours = self._upkeep.is_pinned(number) if connection is None else not connection.is_gone
-        if is_ours and number is not None and self.state.around.control is not None:
+        if number is not None and self.state.around.control is not None:
             try:
-                self.state.around.control.abort(number)
+                self.state.around.control.abort(number, lambda: self._upkeep.is_ours(number, connection))
             except HostFailure as error:
                 self.state.log.error("abort_failed", fault=str(error))
         if connection is not None:

@@ -8,9 +8,9 @@ import errno as errnos
 import os
 import stat
 from dataclasses import dataclass
+from typing import Protocol
 
 from sidemount.host import mount_api, syscalls
-from sidemount.host.fuse_mount import FuseConnection
 from sidemount.host.mount_table import (
     OwnedBy,
     detach_layers,
@@ -19,13 +19,14 @@ from sidemount.host.mount_table import (
     mount_id_of,
     read_mount_table,
 )
+from sidemount.host.views import clone_directory
 from sidemount.model.errors import BadMessage, HostFailure
 from sidemount.model.mountinfo import Mount, layers_at, mount_at
 from sidemount.model.mountspec import KeeperMount, View
+from sidemount.model.names import client_place
 
 LAYERS_MAX = 64
 _DIRECTORY_MODE = 0o555  # not even root's daemons write here by accident before something is mounted
-_COVER_OPTIONS = "size=4k,mode=555"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,46 +37,100 @@ class Place:
     path: str
 
 
-class VolumePlaces:
-    """The mount points of one volume. No method contacts what is mounted there."""
+class NewMount(Protocol):
+    """A mount that is attached nowhere yet, by its descriptor; -1 once that is given up."""
 
-    def __init__(self, mounts_dir: str, mount: KeeperMount, source: str) -> None:
+    mount: int
+
+    def attach(self, target: str) -> int:
+        """Show it at `target`, over what is there, and return its mount id."""
+        ...
+
+    def release_mount(self) -> None:
+        """Close the descriptor. A mount that was not attached ends with that."""
+        ...
+
+
+@dataclass(slots=True)
+class ClientClone:
+    """A detached copy of what a client has mounted by itself: it can be attached where the client's mount is not."""
+
+    mount: int
+
+    def attach(self, target: str) -> int:
+        """Show it at `target`, over what is there, and return its mount id."""
+        mount_id = mount_id_of(self.mount)
+        mount_api.move_mount(self.mount, target)
+        return mount_id
+
+    def release_mount(self) -> None:
+        """Close the descriptor."""
+        if self.mount >= 0:
+            os.close(self.mount)
+            self.mount = -1
+
+
+class VolumePlaces:
+    """The mount points of one volume. No method contacts what is mounted there.
+
+    `anchor` is the volume's own place, `all_paths` every place that containers see. `client` is where a client that mounts by
+    itself does it, which no container sees; "" for one that is given a descriptor.
+    """
+
+    def __init__(self, mounts_dir: str, mount: KeeperMount) -> None:
         """`mounts_dir` is resolved: what the mount table calls it. Raises BadMessage on a view that is not this volume's."""
         self._spec = mount.spec
-        self._source = source
         self._owned = OwnedBy(any_fuse=not mount.spec.descriptor)
         self.anchor = f"{mounts_dir}/{mount.spec.volume}"
         self.views = tuple(
             Place(view, f"{mounts_dir}/{view.name}") for view in mount.views if not _is_anchor(mount, view)
         )
         self.all_paths = (self.anchor, *(place.path for place in self.views))
+        self.client = "" if mount.spec.descriptor else f"{mounts_dir}/{client_place(mount.spec.volume)}"
+        self._every_path = (*self.all_paths, self.client) if self.client else self.all_paths
 
     def prepare(self) -> None:
         """Make the directories; those of an earlier keeper stay. Raises HostFailure."""
-        for path in self.all_paths:
+        for path in self._every_path:
             _prepare_directory(path)
 
     def find(self) -> Mount | None:
         """Return the volume's mount if it is there: what a look-up of its place ends on, and ours."""
-        top = mount_at(read_mount_table(), self.anchor)
-        return top if top is not None and self._owned(top) and is_fuse(top) else None
+        return self._found_at(self.anchor)
+
+    def find_client(self) -> Mount | None:
+        """Return what the client has mounted by itself, None if that is nothing."""
+        return self._found_at(self.client) if self.client else None
+
+    def shows_client(self) -> bool:
+        """Tell whether containers see what the client has mounted by itself."""
+        client, shown = self.find_client(), self.find()
+        return client is not None and shown is not None and client.minor == shown.minor
 
     def open_root(self) -> int:
-        """Return an O_PATH descriptor of the mounted volume's root. Raises HostFailure if it is not mounted there."""
-        try:
-            root = os.open(self.anchor, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except OSError as error:
-            raise syscalls.failure("open", self.anchor, error.errno or 0) from error
-        mount = mount_by_id(read_mount_table(), mount_id_of(root))
-        if mount is None or not (self._owned(mount) and is_fuse(mount)):
-            os.close(root)
-            raise HostFailure(f"{self.anchor}: the volume is not mounted there any more", errno=errnos.ENOENT)
-        return root
+        """Return an O_PATH descriptor of the mounted volume's root, as it is served now. Raises HostFailure if there is none."""
+        return self._open(self.client or self.anchor)
 
-    def attach_anchor(self, connection: FuseConnection) -> Mount:
-        """Show a connection's mount at the volume's place, over what is there, and return its entry in the mount table."""
+    def open_shown(self) -> int:
+        """Return an O_PATH descriptor of the root that containers see, be it dead. Raises HostFailure if there is none."""
+        return self._open(self.anchor)
+
+    def clone_of_client(self) -> ClientClone:
+        """Return a copy of the client's mount, to be shown; nosuid and nodev whatever the client thinks of that. Raises HostFailure."""
+        root = self._open(self.client)
+        try:
+            return ClientClone(clone_directory(root, read_only=self._spec.read_only, target=self.client))
+        finally:
+            os.close(root)
+
+    def clear_client(self) -> None:
+        """Take away what the client has mounted, for the next one: most refuse a place with a dead mount. Nobody sees it."""
+        detach_layers(self.client, self._owned)
+
+    def attach_anchor(self, new: NewMount) -> Mount:
+        """Show a new mount at the volume's place, over what is there, and return its entry in the mount table."""
         self._make_room(self.anchor)
-        mount_id = connection.attach(self.anchor)
+        mount_id = new.attach(self.anchor)
         mount = mount_by_id(read_mount_table(), mount_id)
         if mount is None:
             raise HostFailure(f"{self.anchor}: the mount is gone as soon as it was made", errno=errnos.ENOENT)
@@ -93,28 +148,32 @@ class VolumePlaces:
         self._make_room(place.path)
         mount_api.move_mount(clone, place.path)
 
-    def cover(self) -> None:
-        """Put an empty read-only directory over the volume's place.
-
-        For a client that mounts by itself: it would refuse a dead mount, and must never leave the bare directory open to writes.
-        """
-        self._make_room(self.anchor)
-        flags = mount_api.MS_NOSUID | mount_api.MS_NODEV | mount_api.MS_RDONLY
-        mount_api.mount(self._source, self.anchor, "tmpfs", flags, _COVER_OPTIONS)
-
-    def is_covered(self) -> bool:
-        """Tell whether the cover is what a look-up ends on."""
-        top = mount_at(read_mount_table(), self.anchor)
-        return top is not None and top.fstype == "tmpfs" and top.source.startswith("sidemount:")
-
     def detach_all(self) -> int:
-        """Detach every layer of ours: views first, then the volume. Return how many."""
-        return sum(detach_layers(path, self._owned) for path in reversed(self.all_paths))
+        """Detach every layer of ours: views first, then the volume. Return how many of those that containers saw."""
+        detached = sum(detach_layers(path, self._owned) for path in reversed(self.all_paths))
+        if self.client:
+            self.clear_client()
+        return detached
 
     def layers(self) -> int:
         """Return the greatest number of mounts of ours at one place."""
         table = read_mount_table()
-        return max(sum(map(self._owned, layers_at(table, path))) for path in self.all_paths)
+        return max(sum(map(self._owned, layers_at(table, path))) for path in self._every_path)
+
+    def _found_at(self, path: str) -> Mount | None:
+        top = mount_at(read_mount_table(), path)
+        return top if top is not None and self._owned(top) and is_fuse(top) else None
+
+    def _open(self, path: str) -> int:
+        try:
+            root = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError as error:
+            raise syscalls.failure("open", path, error.errno or 0) from error
+        mount = mount_by_id(read_mount_table(), mount_id_of(root))
+        if mount is None or not (self._owned(mount) and is_fuse(mount)):
+            os.close(root)
+            raise HostFailure(f"{path}: the volume is not mounted there any more", errno=errnos.ENOENT)
+        return root
 
     def _make_room(self, path: str) -> None:
         """Keep the number of layers bounded: all but the lowest are taken off when there are too many.

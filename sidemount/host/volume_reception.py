@@ -9,7 +9,7 @@ from sidemount.host.fuse_init import is_init
 from sidemount.host.fuse_mount import FuseConnection, is_connection_gone
 from sidemount.host.handover import Adopted, Refusal, Serve
 from sidemount.host.mount_table import connection_of
-from sidemount.host.session import Event
+from sidemount.host.session import Event, Phase
 from sidemount.host.volume_daemon import Daemon, DaemonEvents
 from sidemount.host.volume_gate import Gate, Introduction
 from sidemount.host.volume_state import VolumeState
@@ -38,6 +38,8 @@ class Reception:
         able = introduction.hello.takeover and introduction.peer.pidfd is not None
         if introduction.hello.generation == 0:
             state.post(Event.CONNECTED, able=able and self._can_continue(introduction))
+        elif state.session.self_mounting and state.session.phase is Phase.MOUNTING:
+            self.refuse(Refusal.BUSY, "what its client has mounted is being looked at")
         elif state.daemon is not None and state.daemon.is_linked:
             self.refuse(Refusal.BUSY, "another daemon serves the volume")
         elif not self._is_of_this_volume(introduction):

@@ -4,10 +4,9 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from sidemount.host.fuse_mount import FuseConnection
 from sidemount.host.jobs import Job, Jobs, Message, Outcome, Work
 from sidemount.host.mount_table import mount_by_id, mount_id_of, read_mount_table
-from sidemount.host.volume_places import Place, VolumePlaces
+from sidemount.host.volume_places import NewMount, Place, VolumePlaces
 from sidemount.host.volume_work import show_work
 from sidemount.model.errors import HostFailure
 from sidemount.model.mountinfo import Mount
@@ -26,13 +25,15 @@ class ShowEvents:
 @dataclass(slots=True)
 class _Show:
     places: VolumePlaces
-    connection: FuseConnection | None
+    new: NewMount | None
     missing: tuple[Place, ...]
     root: int
     clones: dict[int, int] = field(default_factory=dict)
     faults: list[Outcome] = field(default_factory=list)
 
     def close(self) -> None:
+        if self.new is not None and self.places.client:
+            self.new.release_mount()  # a connection's own is the keeper's to give up
         for descriptor in (self.root, *self.clones.values()):
             os.close(descriptor)
         self.clones.clear()
@@ -41,20 +42,20 @@ class _Show:
 def show(
     jobs: Jobs,
     places: VolumePlaces,
-    connection: FuseConnection | None,
+    new: NewMount | None,
     volume: str,
     deadline_s: float,
     events: ShowEvents,
 ) -> bool:
     """Start to show the volume and every view that is missing; False if that is being done or stuck.
 
-    A connection with a mount that is attached nowhere is attached first; otherwise the mount at the volume's place is
-    what the views are made from. Raises HostFailure.
+    A mount that is attached nowhere, `new` or a copy of what a client has mounted by itself, is attached first; otherwise the
+    mount at the volume's place is what the views are made from. Raises HostFailure.
     """
     jobs.reap()
     if jobs.is_busy(_KIND):
         return False
-    state = _opened(places, connection)
+    state = _opened(places, new)
 
     def on_message(message: Message, descriptor: int | None, job: Job) -> None:
         try:
@@ -78,10 +79,17 @@ def cancel_show(jobs: Jobs) -> None:
     jobs.cancel(_KIND)
 
 
-def _opened(places: VolumePlaces, connection: FuseConnection | None) -> _Show:
-    if connection is not None and connection.mount >= 0:
-        return _Show(places, connection, places.views, os.dup(connection.mount))
-    root = places.open_root()
+def _opened(places: VolumePlaces, new: NewMount | None) -> _Show:
+    if new is not None and new.mount >= 0:
+        return _Show(places, new, places.views, os.dup(new.mount))
+    if places.client and not places.shows_client():
+        clone = places.clone_of_client()
+        try:
+            return _Show(places, clone, places.views, os.dup(clone.mount))
+        except OSError:
+            clone.release_mount()
+            raise
+    root = places.open_shown()
     anchor = mount_by_id(read_mount_table(), mount_id_of(root))
     missing = places.views if anchor is None else places.missing_views(anchor)
     return _Show(places, None, missing, root)
@@ -89,9 +97,9 @@ def _opened(places: VolumePlaces, connection: FuseConnection | None) -> _Show:
 
 def _proceed(state: _Show, message: Message, descriptor: int | None, job: Job, events: ShowEvents) -> None:
     if "live" in message:
-        if state.connection is not None:
-            anchor = state.places.attach_anchor(state.connection)
-            state.connection.release_mount()
+        if state.new is not None:
+            anchor = state.places.attach_anchor(state.new)
+            state.new.release_mount()
             events.anchored(anchor)
         job.go_on()
     elif "view" in message:

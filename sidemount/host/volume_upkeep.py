@@ -4,6 +4,7 @@ import errno as errnos
 import os
 import time
 
+from sidemount.host.fuse_mount import FuseConnection
 from sidemount.host.jobs import Outcome, Work
 from sidemount.host.mount_table import mount_by_id, mount_id_of, read_mount_table
 from sidemount.host.session import Event, Phase
@@ -11,6 +12,7 @@ from sidemount.host.volume_state import VolumeState
 from sidemount.host.volume_work import inspect_work, sync_work
 from sidemount.host.watchdog import Verdict
 from sidemount.model.errors import HostFailure
+from sidemount.model.mountinfo import Mount
 
 _TICK_S = 1.0
 _FAST_TICK_S = 0.2
@@ -18,6 +20,7 @@ _DRAIN_TICK_S = 0.05
 _FOUND_INSPECTION_S = 10.0
 DEAD_ERRNOS = frozenset({errnos.ENOTCONN, errnos.ECONNABORTED})
 _WITH_CONNECTION = (Phase.MOUNTING, Phase.WAITING, Phase.STARTING, Phase.ATTACHING, Phase.SERVING)
+_NOTHING = -1  # no mount's id
 _BEFORE_CLIENT = (Phase.MOUNTING, Phase.WAITING, Phase.STARTING)
 
 
@@ -63,19 +66,20 @@ class Upkeep:
         try:
             root = state.places.open_root()
         except HostFailure as error:
-            self._inspected(Outcome(fault=str(error), errno=errnos.ENOTCONN))
+            self._inspected(Outcome(fault=str(error), errno=errnos.ENOTCONN), _NOTHING)
             return
+        mount_id = mount_id_of(root)
         is_found = state.session.phase is Phase.ADOPTING
         work = Work(
             run=inspect_work(root, state.spec.volume),
-            on_end=self._inspected,
+            on_end=lambda outcome: self._inspected(outcome, mount_id),
             clean_up=lambda: os.close(root),
             deadline_s=_FOUND_INSPECTION_S if is_found else max(1.0, state.spec.hung_after_s / 2),
             keep=(root,),
         )
         state.jobs.start("inspect", work)
 
-    def _inspected(self, outcome: Outcome) -> None:
+    def _inspected(self, outcome: Outcome, mount_id: int) -> None:
         state = self._state
         phase = state.session.phase
         is_dead = outcome.errno in DEAD_ERRNOS
@@ -83,7 +87,7 @@ class Upkeep:
             if is_dead:
                 state.post(Event.DEAD)
         elif state.session.self_mounting and phase in _BEFORE_CLIENT:
-            self._client_inspected(outcome)
+            self._client_inspected(outcome, mount_id)
         elif phase in (Phase.ATTACHING, Phase.SERVING):
             if is_dead:
                 state.post(Event.LOST, fault=outcome.fault)
@@ -95,49 +99,54 @@ class Upkeep:
     # A client that mounts by itself --------------------------------------------------------------------
 
     def prepare_place(self) -> None:
-        """Make the place fit for the client to mount on, and post MOUNTED; a mount of its own that lives may stay.
-
-        Raises HostFailure.
-        """
-        if self._state.places.find() is not None:
+        """Make the place fit for the client to mount on, and post MOUNTED; a mount of its own that lives may stay."""
+        if self._state.places.find_client() is not None:
             self.inspect()
-            return
-        if not self._state.places.is_covered():
-            self._state.places.cover()
-        self._state.post(Event.MOUNTED)
+        else:
+            self._state.post(Event.MOUNTED)
 
-    def _client_inspected(self, outcome: Outcome) -> None:
+    def _client_inspected(self, outcome: Outcome, mount_id: int) -> None:
+        """Show what answers, and take away what is dead: until then containers see the mount before, be it dead."""
         state = self._state
-        mount = state.places.find()
-        if mount is None:
+        mount = state.places.find_client()
+        if mount is None or mount.mount_id != mount_id:  # another one by now, which will be looked at
             return
         if not outcome.fault:
             state.number = mount.minor
             state.post(Event.MOUNTED)
             state.post(Event.READY)
+        elif outcome.is_late or outcome.errno in DEAD_ERRNOS:
+            self._take_away(mount, hangs=outcome.is_late)
+
+    def _take_away(self, mount: Mount, *, hangs: bool) -> None:
+        state = self._state
+        try:
+            if hangs and state.around.control is not None:
+                state.around.control.abort(mount.minor, lambda: self.is_pinned(mount.minor))
+            state.places.clear_client()
+        except HostFailure as error:
+            state.post(Event.MOUNT_FAILED, fault=str(error))
             return
-        if outcome.is_late and state.around.control is not None:
-            state.around.control.abort(mount.minor)
-        if outcome.is_late or outcome.errno in DEAD_ERRNOS:
-            state.places.cover()
-            state.post(Event.MOUNTED)
+        state.post(Event.MOUNTED)
 
     def _check_client(self) -> None:
         """See whether the client has mounted, and whether its mount is still there and answers."""
         state = self._state
-        mount = state.places.find()
+        mount = state.places.find_client()
         if state.session.phase in _BEFORE_CLIENT:
             if mount is not None:
                 self.inspect()
         elif mount is None or mount.minor != state.number:
             state.post(Event.LOST, fault="the client's mount is gone")
+        elif state.session.phase is Phase.SERVING and not state.places.shows_client():
+            state.post(Event.ATTACH_FAILED, fault=f"{state.places.anchor} is not mounted any more")
         else:
             self.inspect()
 
     def missing(self) -> str:
         """Return what the mount table does not show of the volume, "" if it shows all."""
         anchor = self._state.places.find()
-        if anchor is None:
+        if anchor is None or anchor.minor != self._state.number:
             return f"{self._state.places.anchor} is not mounted any more"
         missing = self._state.places.missing_views(anchor)
         return f"{missing[0].path} is not mounted any more" if missing else ""
@@ -210,9 +219,14 @@ class Upkeep:
         """Hold the volume's root, before it is detached: to sync it, and so that its number is not given away."""
         if self._root >= 0:
             return
-        try:
-            self._root = self._state.places.open_root()
-        except HostFailure:  # nothing is mounted: nothing to hold
+        places = self._state.places
+        for open_root in (places.open_root, places.open_shown):
+            try:
+                self._root = open_root()
+                break
+            except HostFailure:  # nothing is mounted: nothing to hold
+                continue
+        else:
             return
         mount = mount_by_id(read_mount_table(), mount_id_of(self._root))
         self._root_number = mount.minor if mount is not None else None
@@ -223,14 +237,20 @@ class Upkeep:
             os.close(self._root)
         self._root, self._root_number = -1, None
 
-    def is_pinned(self, number: int | None) -> bool:
-        """Tell whether the connection of that number is certainly still the volume's."""
-        if number is None:
-            return False
-        if self._root >= 0:
-            return self._root_number == number
-        mount = self._state.places.find()
-        return mount is not None and mount.minor == number
+    def is_ours(self, number: int, connection: FuseConnection | None) -> bool:
+        """Tell whether the connection of that number is certainly the volume's: by its descriptor, or by its mount."""
+        if connection is None:
+            return self.is_pinned(number)
+        return not connection.is_gone and connection.number in (number, None)
+
+    def is_pinned(self, number: int) -> bool:
+        """Tell whether a mount of that number is certainly still the volume's."""
+        if self._root >= 0 and self._root_number == number:
+            return True
+        places = self._state.places
+        return any(
+            mount is not None and mount.minor == number for mount in (places.find(), places.find_client())
+        )
 
     def sync(self) -> None:
         """Have the kernel write back what it holds; post SYNCED when it has, or cannot."""

@@ -116,6 +116,15 @@ def view_name(volume: str, sub_path: str, read_only: bool) -> str:
     return f"{volume}.{_digest(f'{int(read_only)}:{sub_path}')[:16]}"
 
 
+def client_place(volume: str) -> str:
+    """Return the directory name, in the mounts volume, where a client that mounts by itself does it.
+
+    No container sees it: what is mounted there is shown at the views when it answers. A view's name ends in hexadecimal
+    digits, so the two never collide.
+    """
+    return f"{volume}.client"
+
+
 def mount_source(pod_uid: str, volume: str) -> str:
     """Return the source field our mounts carry in mountinfo: who they belong to."""
     return f"sidemount:{pod_uid}/{volume}" if pod_uid else f"sidemount:{volume}"

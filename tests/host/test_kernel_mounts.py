@@ -155,8 +155,8 @@ def test_only_the_connection_of_that_number_is_aborted(node: MountNode) -> None:
         assert number is not None
         assert neighbour is not None
         assert control.waiting(number) is not None
-        assert control.abort(number)
-        again = control.abort(1 << 30)
+        assert control.abort(number, lambda: True)
+        again = control.abort(1 << 30, lambda: True)
         return ours.is_gone, other.is_gone, control.waiting(neighbour), control.waiting(1 << 30), again
 
     gone, other_gone, waiting, unknown, again = node.call(steps)
@@ -191,7 +191,7 @@ def test_whether_a_directory_is_shared_is_told_by_the_mount_it_lies_on(node: Mou
 def places(parent: Path) -> VolumePlaces:
     """Return the places of a volume named vol."""
     mount = KeeperMount(spec=directory_spec("vol"), views=(view("vol"),))
-    return VolumePlaces(str(parent), mount, "sidemount:vol")
+    return VolumePlaces(str(parent), mount)
 
 
 def attach(at: VolumePlaces, staging: Path) -> FuseConnection:
@@ -264,7 +264,7 @@ def test_a_place_that_is_no_directory_is_refused(node: MountNode) -> None:
 )
 def test_a_view_of_another_volume_is_refused(tmp_path: Path, wrong: View) -> None:
     with pytest.raises(BadMessage, match="is no view of volume"):
-        VolumePlaces(str(tmp_path), KeeperMount(spec=directory_spec("vol"), views=(wrong,)), "sidemount:vol")
+        VolumePlaces(str(tmp_path), KeeperMount(spec=directory_spec("vol"), views=(wrong,)))
 
 
 def test_a_mounts_directory_that_is_none_is_refused(tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ def test_a_client_without_the_ability_mounts_by_itself(bindfs_stage: Stage) -> N
 
 
 def test_a_self_mounting_client_that_dies_is_replaced_and_so_is_its_keeper(bindfs_stage: Stage) -> None:
-    """It finds the place fit to be mounted on: a dead mount is not, for most clients. Until it has mounted, the place is empty."""
+    """It mounts at a place of its own, where no dead mount is: most clients refuse one."""
     running = _watched(bindfs_stage)
     watch = Watcher(running)
     running.kill("sidemount-shown")
@@ -180,22 +180,18 @@ def test_a_self_mounting_client_that_dies_is_replaced_and_so_is_its_keeper(bindf
     )
     running.kill("sidemount-shown")
     watch.wait_until("read", "ok", RECOVERED_S, times=3)
-    assert set(watch.outcomes("read")) <= {"ok", "ENOENT", *LOST}
+    for op in ("read", "list"):
+        assert set(watch.outcomes(op)) <= {"ok", *LOST}
     running.delete(0, deadline_s=20)
 
 
-@pytest.mark.xfail(
-    reason="for clients that refuse to mount on a dead mount an empty directory is laid over it, which applications see",
-    strict=True,
-    raises=AssertionError,
-)
 def test_a_self_mounting_client_s_volume_is_never_seen_empty(bindfs_stage: Stage) -> None:
-    """JuiceFS#343: how long it is seen is a matter of luck, so what was laid over what is judged."""
+    """JuiceFS#343: whether it would be seen is a matter of luck, so what was laid over what is judged."""
     running = _watched(bindfs_stage)
     running.kill("sidemount-shown")
     Watcher(running).wait_until("read", "ok", RECOVERED_S, times=2)
     layers = [mount.fstype for mount in running.mounts() if mount.mount_point.endswith("/sidemount/shown")]
-    assert "tmpfs" not in layers[layers.index("fuse") :], layers
+    assert layers == ["fuse", "fuse"]
 
 
 def _watched(bindfs_stage: Stage) -> RunningPod:
