@@ -9,6 +9,7 @@ from sidecar.daemon_runtime import RUNTIMES
 from sidecar.daemon_settings import DaemonSettings
 from sidecar.daemon_supervisor import Supervisor
 from sidemount.host import logs, process_attributes
+from sidemount.host.last_words import leave_last_words
 from sidemount.host.logs import EventLog
 from sidemount.model.errors import VolumeError
 from sidemount.model.names import CACHE_PATH, MOUNTS_PATH, RUN_PATH, SECRETS_PATH, SOURCE_PATH
@@ -36,6 +37,7 @@ def main(arguments: list[str]) -> int:
         return run_daemon(settings, log)
     except VolumeError as error:
         log.error("start_failed", fault=error.message, hint=error.hint, reason=error.reason.value)
+        leave_last_words(error)
         return daemon_codes.NOT_STARTED
     except Exception:
         log.error("daemon_failed", exc_info=True)

@@ -10,6 +10,7 @@ from dataclasses import fields
 from sidecar.flags import UsageError, parse_flags, print_usage
 from sidemount.host import logs
 from sidemount.host.keeper import KeeperSettings, run_keeper
+from sidemount.host.last_words import leave_last_words
 from sidemount.host.limits import Limits
 from sidemount.model.errors import InvalidRequest, VolumeError
 from sidemount.model.mountspec import decode_keeper_config
@@ -58,6 +59,7 @@ def _run(flags: Mapping[str, str], limits: Limits) -> int:
         return run_keeper(settings)
     except VolumeError as error:
         log.error("start_failed", fault=error.message, hint=error.hint, reason=error.reason.value)
+        leave_last_words(error)
     except Exception:
         # The mounts stay: the daemons still serve them, and the next keeper takes them over.
         log.error("keeper_failed", exc_info=True)

@@ -1,34 +1,55 @@
-"""The start-up probe of a volume: is every view of it live? Runs every second, so it imports next to nothing."""
+"""The probes of a volume, which run every few seconds, so they import next to nothing.
+
+The start-up probe asks whether every view of it is live. The liveness probe asks whether kubelet has to restart the daemon's
+container, and takes nothing for a yes but the keeper's own word: a keeper that is away, or slow, is no reason to kill a daemon.
+"""
 
 import socket
 import sys
 
 from sidecar.flags import UsageError, parse_flags, print_usage
-from sidemount.host import wire
+from sidemount.host import process_attributes, wire
 from sidemount.model.errors import BadMessage
 from sidemount.model.names import RUN_PATH
 
 _TIMEOUT_S = 10.0
-_FLAGS = {"run-dir": RUN_PATH}
+_HUNG_TIMEOUT_S = 5.0
+_READY, _HUNG = "ready", "hung"
+_FLAGS = {"run-dir": RUN_PATH, "ask": _READY}
 
 
 def main(arguments: list[str]) -> int:
-    """Ask the keeper. Exit codes: 0 live, 1 not (the reason is on stdout), 2 usage."""
+    """Ask the keeper. Exit codes: 0 live, or not hung; 1 not live, or hung (the reason is on stdout); 2 usage."""
     try:
-        run_dir = parse_flags(arguments, _FLAGS)["run-dir"]
+        flags = parse_flags(arguments, _FLAGS)
+        if flags["ask"] not in (_READY, _HUNG):
+            raise UsageError(f"--ask must be {_READY} or {_HUNG}")
     except UsageError as error:
         print_usage("probe", _FLAGS, str(error))
         return 2
-    answer = ask(run_dir)
+    process_attributes.forbid_inspection()  # it runs where the volume's credentials are
+    is_hung_asked = flags["ask"] == _HUNG
+    answer = ask_hung(flags["run-dir"]) if is_hung_asked else ask(flags["run-dir"])
     sys.stdout.write(f"{answer}\n")
+    if is_hung_asked:
+        return 1 if answer.startswith("hung: ") else 0
     return 0 if answer == "ready" or answer.startswith("ready: ") else 1
 
 
 def ask(run_dir: str, *, timeout_s: float = _TIMEOUT_S) -> str:
     """Return the keeper's answer: "ready", with ": " and a remark if there is one, or "not ready: " and why."""
+    return _ask(run_dir, wire.Kind.PROBE, timeout_s)
+
+
+def ask_hung(run_dir: str, *, timeout_s: float = _HUNG_TIMEOUT_S) -> str:
+    """Return "hung: " and why if the keeper says so, anything else if it does not."""
+    return _ask(run_dir, wire.Kind.HUNG_PROBE, timeout_s)
+
+
+def _ask(run_dir: str, kind: wire.Kind, timeout_s: float) -> str:
     try:
         with wire.dial(run_dir, timeout_s=timeout_s) as connection:
-            wire.send(connection, wire.Kind.PROBE)
+            wire.send(connection, kind)
             return _answer(connection)
     except TimeoutError:
         return f"not ready: the keeper does not answer within {timeout_s:g} s"

@@ -17,6 +17,7 @@ _DECISIVE = ("command", "args", "workingDir", "envFrom", "volumeDevices", "lifec
 # The kubelet mounts a file there: within the mounts volume it would be one that no keeper takes away.
 _MESSAGE_PATHS = (None, "", "/dev/termination-log")
 _PROBES = ("livenessProbe", "readinessProbe")
+_OWN_PROBES = ("startupProbe", "livenessProbe")
 # What other webhooks add to every container: a cloud identity, a proxy, telemetry. Nothing that code is loaded by, and nothing
 # that would lead a client to another place than the one its class allows.
 _TOLERATED_ENV = frozenset(
@@ -52,7 +53,7 @@ def differences(found: Mapping[str, Any], rendered: Mapping[str, Any], registrie
     """Return the names of the decisive fields in which a container differs from ours; what can be repaired is not among them."""
     names = [] if registries.is_ours(found.get("image"), rendered["image"]) else ["image"]
     names += [name for name in _DECISIVE if _bare(found.get(name)) != _bare(rendered.get(name))]
-    names += [name for name in _PROBES if _bare(found.get(name)) is not None]
+    names += [name for name in _PROBES if name not in rendered and _bare(found.get(name)) is not None]
     if found.get("terminationMessagePath") not in _MESSAGE_PATHS:
         names.append("terminationMessagePath")
     if not _is_same_env(_items(found, "env"), _items(rendered, "env")):
@@ -69,9 +70,11 @@ def stripped_fields(found: Mapping[str, Any], rendered: Mapping[str, Any]) -> li
     names = []
     if found.get("restartPolicy") != rendered["restartPolicy"]:
         names.append("restartPolicy")
-    if "startupProbe" in rendered and not _is_same_probe(found.get("startupProbe"), rendered["startupProbe"]):
-        names.append("startupProbe")
-    return names
+    return names + [
+        probe
+        for probe in _OWN_PROBES
+        if probe in rendered and not _is_same_probe(found.get(probe), rendered[probe])
+    ]
 
 
 def is_same_volume(found: Mapping[str, Any], rendered: Mapping[str, Any]) -> bool:

@@ -23,7 +23,7 @@ _SPEC_FIELDS = frozenset(
     {"volumes", "initContainers", "containers", "imagePullSecrets", "terminationGracePeriodSeconds"}
 )
 _MOUNT_FIELDS = frozenset({"name", "subPath", "mountPropagation", "readOnly"})
-_REPAIRED_FIELDS = frozenset({"restartPolicy", "startupProbe", "env", "image"})
+_REPAIRED_FIELDS = frozenset({"restartPolicy", "startupProbe", "livenessProbe", "env", "image"})
 _SOURCES = frozenset({"emptyDir", "persistentVolumeClaim", "csi"})
 _DEFAULT_GRACE_S = 30
 

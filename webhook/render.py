@@ -33,6 +33,12 @@ _DAEMON = ["python3", "-m", "sidecar", "daemon"]
 # Without site: a probe starts every second and must cost little. The image's PYTHONPATH says where the sidecar is.
 _PROBE = ["python3", "-S", "-m", "sidecar", "probe"]
 _BIDIRECTIONAL = "Bidirectional"
+_LIVENESS_PERIOD_S = 10
+_LIVENESS_FAILURES = 2
+# The probe's own deadline is far below: a machine that is slow to start it has not made a daemon hang.
+_LIVENESS_TIMEOUT_S = 60
+# So that the last line of a container that ends is what `kubectl describe` shows.
+_MESSAGE_POLICY = "FallbackToLogsOnError"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +68,7 @@ def keeper_container(
             {"name": POD_UID_ENV, "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
         ],
         "restartPolicy": "Always",
+        "terminationMessagePolicy": _MESSAGE_POLICY,
         "resources": amounts.render(),
         "securityContext": keeper_context(shape),
         "volumeMounts": [
@@ -73,7 +80,11 @@ def keeper_container(
 
 
 def daemon_container_of(daemon: Daemon, shape: PodShape, settings: InjectionSettings) -> dict[str, Any]:
-    """Render the container that serves one volume. Its startup probe holds back everything of the user's."""
+    """Render the container that serves one volume.
+
+    Its startup probe holds back everything of the user's. Its liveness probe fails only when the keeper says that nobody in it
+    does anything any more: only kubelet can end processes of another container that have stopped.
+    """
     spec, driver_class = daemon.spec, daemon.driver_class
     args = ["--run-dir", RUN_PATH]
     for attachment in daemon.attachments:
@@ -93,6 +104,7 @@ def daemon_container_of(daemon: Daemon, shape: PodShape, settings: InjectionSett
         "args": args,
         **({"env": [{"name": CLAIM_ENV, "value": daemon.claim}]} if daemon.claim else {}),
         "restartPolicy": "Always",
+        "terminationMessagePolicy": _MESSAGE_POLICY,
         "resources": daemon.amounts.render(),
         "securityContext": daemon_context(driver_class, shape),
         "startupProbe": {
@@ -100,6 +112,14 @@ def daemon_container_of(daemon: Daemon, shape: PodShape, settings: InjectionSett
             "periodSeconds": 1,
             "timeoutSeconds": settings.probe_timeout_s,
             "failureThreshold": settings.probe_failures,
+        },
+        "livenessProbe": {
+            "exec": {"command": [*_PROBE, "--run-dir", RUN_PATH, "--ask", "hung"]},
+            "periodSeconds": _LIVENESS_PERIOD_S,
+            "timeoutSeconds": _LIVENESS_TIMEOUT_S,
+            "failureThreshold": _LIVENESS_FAILURES,
+            # It stands still: it would not hear SIGTERM before SIGKILL.
+            "terminationGracePeriodSeconds": 1,
         },
         "volumeMounts": [*mounts, _no_token_mount()],
     }

@@ -19,6 +19,11 @@ from e2e.podlet.subpath import prepare_sub_path
 from e2e.podlet.volumes import Mounted
 from sidemount.model.mountinfo import Mount
 
+# What kubelet takes for a message, of the file and of the log.
+_MESSAGE_MAX = 4096
+_LOG_MESSAGE_MAX = 2048
+_LOG_MESSAGE_LINES = 80
+
 
 class LaunchFailed(Exception):
     """A container did not start. `was_created` says whether it counts as a run that ended (exit code 128)."""
@@ -80,6 +85,14 @@ class Launcher:
     def termination_log(self, container: Container, attempt: int) -> Path:
         """Return the node's file behind terminationMessagePath."""
         return self.paths.pod(self.pod.uid) / "containers" / container.name / str(attempt)
+
+    def termination_message(self, container: Container, attempt: int, exit_code: int) -> str:
+        """Return what the container left to be told: its file, or the end of its log if it failed and asks for that."""
+        told = self.termination_log(container, attempt).read_bytes()[:_MESSAGE_MAX]
+        if not told and exit_code != 0 and container.message_from_log:
+            log = self.paths.log(self.pod.uid, container.name, attempt).read_bytes()[-_LOG_MESSAGE_MAX:]
+            told = b"".join(log.splitlines(keepends=True)[-_LOG_MESSAGE_LINES:])
+        return told.decode(errors="replace")
 
     def _run(
         self, container: Container, attempt: int, image: Image, process: Process, binds: tuple[Bind, ...]

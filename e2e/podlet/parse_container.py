@@ -26,6 +26,7 @@ from sidemount.model.errors import shown
 
 _MILLI = Decimal("0.001")
 _RESOURCES = tuple(f"{kind}.{name}" for kind in ("limits", "requests") for name in ("cpu", "memory"))
+_FROM_LOG = "FallbackToLogsOnError"
 _HANDLERS = ("httpGet", "tcpSocket", "grpc")
 
 
@@ -64,6 +65,7 @@ def parse_container(
         readiness=_probe(fields, "readinessProbe"),
         pre_stop=_pre_stop(fields),
         termination_path=fields.text("terminationMessagePath", "/dev/termination-log"),
+        message_from_log=fields.choice("terminationMessagePolicy", ("File", _FROM_LOG), "File") == _FROM_LOG,
     )
     if kind is Kind.INIT and (
         container.startup or container.liveness or container.readiness or container.pre_stop
@@ -73,7 +75,7 @@ def parse_container(
         )
     for key in ("stdin", "tty", "stdinOnce"):
         fields.only(key, (False,), "podlet gives no terminal")
-    fields.ignore("ports", "imagePullPolicy", "terminationMessagePolicy", "resizePolicy")
+    fields.ignore("ports", "imagePullPolicy", "resizePolicy")
     fields.close()
     return container
 

@@ -133,6 +133,7 @@ class Container:
     readiness: Probe | None
     pre_stop: PreStop | None
     termination_path: str
+    message_from_log: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

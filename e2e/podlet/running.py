@@ -20,6 +20,7 @@ class ContainerStatus:
     exit_code: int | None
     last_reason: str
     last_exit_code: int | None
+    last_message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +85,7 @@ def _container(entry: dict[str, object]) -> ContainerStatus:
         exit_code=_exit_code(fields),
         last_reason=str(last.get("reason", "")),
         last_exit_code=_exit_code(last),
+        last_message=str(last.get("message", "")),
     )
 
 

@@ -25,7 +25,6 @@ from e2e.podlet.volumes import MountFailed, Volumes
 
 _SYNC_RETRY_S = 10.0  # kubelet's pause after a sync that failed
 _STAT_S = 10.0
-_MESSAGE_MAX = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,13 +195,11 @@ class PodWorker:
         code = process.exit_code
         reason = "OOMKilled" if process.was_out_of_memory else "Completed" if code == 0 else "Error"
         self._node.tell(f"{record.container.name} ended: {reason}, exit code {code}")
-        log = launcher.termination_log(record.container, attempt)
+        message = launcher.termination_message(record.container, attempt, code)
         with self.state.change():
             if process.fault:
                 self._unclean.append(process)
-            record.end(
-                code, reason, log.read_bytes()[:_MESSAGE_MAX].decode(errors="replace"), process.started_at
-            )
+            record.end(code, reason, message, process.started_at)
 
     def _end(self) -> None:
         """End all containers; try again for as long as one does not die."""

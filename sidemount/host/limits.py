@@ -7,7 +7,10 @@ from sidemount.host.session import Phase, Session
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Seconds. `flush_s` is the part of the pod's grace period a daemon has to flush after the mounts are gone."""
+    """Seconds. `flush_s` is the part of the pod's grace period a daemon has to flush after the mounts are gone.
+
+    `restart_s`: how long kubelet may take to restart a container that its liveness probe calls hung.
+    """
 
     start_s: float = 60.0
     adopt_s: float = 15.0
@@ -16,6 +19,7 @@ class Limits:
     probe_cache_s: float = 1.0
     quiet_s: float = 2.0
     kill_s: float = 2.0
+    restart_s: float = 45.0
     flush_s: float = 20.0
     retry_first_s: float = 0.5
     retry_most_s: float = 10.0

@@ -11,6 +11,7 @@ import signal
 from sidemount.host import syscalls
 
 _PR_SET_PDEATHSIG = 1
+_PR_GET_DUMPABLE = 3
 _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
@@ -19,6 +20,11 @@ _PR_SET_NO_NEW_PRIVS = 38
 def forbid_inspection() -> None:
     """Keep other processes of the same user out of our memory and descriptors: no ptrace, /proc/pid/mem, pidfd_getfd."""
     _prctl("PR_SET_DUMPABLE", _PR_SET_DUMPABLE, 0)
+
+
+def may_be_inspected() -> bool:
+    """Tell whether `forbid_inspection` has not been called yet."""
+    return bool(syscalls.LIBC.prctl(ctypes.c_int(_PR_GET_DUMPABLE)))
 
 
 def forbid_new_privileges() -> None:

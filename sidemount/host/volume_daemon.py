@@ -4,7 +4,6 @@ A daemon is one process, or a first process that lets others serve one after the
 that is: two that read from one connection would each answer half of the requests.
 """
 
-import contextlib
 import os
 import signal
 import time
@@ -41,12 +40,14 @@ class Daemon:
         *,
         silent_after_s: float,
         patience_s: float,
+        restart_s: float,
     ) -> None:
-        """`patience_s` is how long a process that has to end may take for it."""
+        """`patience_s` is how long a process that has to end may take for it, `restart_s` one that only kubelet can end."""
         self._loop = loop
         self._gate = gate
         self._events = events
         self._patience_s = patience_s
+        self._restart_s = restart_s
         self._timers: list[Timer] = []
         self._is_gone = False
         self._has_first_ended = False
@@ -82,7 +83,7 @@ class Daemon:
         self.watchdog.pardon(time.monotonic())
 
     def at_rest(self) -> None:
-        """Note that the process that was to be killed is gone, whoever comes next."""
+        """Note that the process that was to be killed is gone, or works again after all."""
         self._cancel_timers()
 
     def on_closed(self) -> None:
@@ -102,17 +103,30 @@ class Daemon:
         """Ask it to flush and end."""
         self.tell(Stop())
 
-    def kill(self) -> None:
-        """Kill what hangs; report if it does not end. From another container only its first process may be able to."""
+    def kill(self) -> bool:
+        """Kill what hangs; report if it does not end. From another container only its first process may be able to.
+
+        Return True if nobody can but kubelet, who is given time for it.
+        """
         is_first_alive = self.is_linked and not self.watchdog.is_silent(time.monotonic())
+        is_killed = True
         if self.has_processes and is_first_alive:
             self.tell(Kill(generation=self._generation))
         else:
-            for pidfd in (self.peer.pidfd, self._serving):
+            is_killed = self._kill_processes()
+        patience_s = self._patience_s if is_killed else self._restart_s
+        self._timers.append(self._loop.call_later(patience_s, self._still_there))
+        return not is_killed
+
+    def _kill_processes(self) -> bool:
+        is_killed = True
+        for pidfd in (self.peer.pidfd, self._serving):
+            try:
                 if pidfd is not None:
-                    with contextlib.suppress(HostFailure):
-                        pidfd_send_signal(pidfd, signal.SIGKILL)
-        self._timers.append(self._loop.call_later(self._patience_s, self._still_there))
+                    pidfd_send_signal(pidfd, signal.SIGKILL)
+            except HostFailure:
+                is_killed = is_killed and pidfd is not None and has_exited(pidfd)
+        return is_killed
 
     def drop(self) -> None:
         """Let it go without hearing of it again."""

@@ -73,6 +73,10 @@ class GateKeeper(Protocol):
         """Answer a probe and let it go, now or later."""
         ...
 
+    def on_hung_probe(self, peer: Peer) -> None:
+        """Answer whether the daemon's container has to be restarted, and let the probe go."""
+        ...
+
     def on_closed(self, peer: Peer) -> None:
         """Learn that a peer's connection has ended. It is closed already."""
         ...
@@ -166,6 +170,10 @@ class Gate:
         if frame.kind is wire.Kind.PROBE and not peer.introduced:
             self._introduced(peer)
             self._keeper.on_probe(peer)
+            return
+        if frame.kind is wire.Kind.HUNG_PROBE and not peer.introduced:
+            self._introduced(peer)
+            self._keeper.on_hung_probe(peer)
             return
         message = handover.decode(frame.kind, frame.body)
         if handover.carries_descriptor(message) != (frame.descriptor is not None):

@@ -136,12 +136,14 @@ class VolumeKeeper:
 
     def on_introduction(self, introduction: Introduction) -> None:
         """Take or refuse a daemon."""
+        self._upkeep.note_life()
         self._reception.introduce(introduction)
 
     def on_message(self, peer: Peer, message: Message, descriptor: int | None) -> None:
         """Take a message of the daemon that serves."""
         daemon = self.state.daemon
         if daemon is not None and is_daemon(daemon, peer):
+            self._upkeep.note_life()
             self._reports.take(daemon, message, descriptor)
         elif descriptor is not None:
             os.close(descriptor)
@@ -152,6 +154,10 @@ class VolumeKeeper:
             self._probes.ask(peer, self._missing)
         else:
             self._probes.refuse(peer, self._reason())
+
+    def on_hung_probe(self, peer: Peer) -> None:
+        """Answer whether kubelet has to restart the daemon's container."""
+        self._probes.answer_hung(peer, self.state.hung)
 
     def on_closed(self, peer: Peer) -> None:
         """Note that a link has ended."""
@@ -252,8 +258,8 @@ class VolumeKeeper:
 
     def _kill_daemon(self) -> None:
         self.state.log.warning("daemon_killed_as_hung", hung_after_s=self.state.spec.hung_after_s)
-        if self.state.daemon is not None:
-            self.state.daemon.kill()
+        if self.state.daemon is not None and self.state.daemon.kill():
+            self._upkeep.call_container_hung(self.state.fault or "its daemon does nothing any more")
 
     def _drop_daemon(self) -> None:
         self._upkeep.forget_daemon()

@@ -9,6 +9,7 @@ from sidemount.host.volume_places import VolumePlaces
 from sidemount.host.volume_work import check_work
 
 READY = "ready"
+ALIVE = "alive"
 _KIND = "probe"
 _ASKING_MAX = 64
 
@@ -57,6 +58,10 @@ class ProbeDesk:
     def refuse(self, peer: Peer, reason: str) -> None:
         """Answer that the volume is not ready."""
         self._reply(peer, not_ready(reason))
+
+    def answer_hung(self, peer: Peer, hung: str) -> None:
+        """Answer whether the daemon's container has to be restarted: only for the reason given, not if it is ""."""
+        self._reply(peer, f"hung: {hung}" if hung else ALIVE)
 
     def forget(self, peer: Peer) -> None:
         """Drop a probe that has gone."""

@@ -118,6 +118,7 @@ class Reception:
             events,
             silent_after_s=self._state.spec.hung_after_s,
             patience_s=around.limits.kill_s,
+            restart_s=around.limits.restart_s,
         )
 
     def _can_continue(self, introduction: Introduction) -> bool:

@@ -38,7 +38,10 @@ class Post(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class VolumeState:
-    """One volume. `number` is the connection's in fusectl, None while unknown; `fault` the latest one, for probes."""
+    """One volume. `number` is the connection's in fusectl, None while unknown; `fault` the latest one, for probes.
+
+    `hung` says why the daemon's container has to be restarted, "" if it has not; `heard_at` is when a daemon was heard of last.
+    """
 
     spec: MountSpec
     source: str
@@ -54,6 +57,8 @@ class VolumeState:
     number: int | None = None
     daemon: Daemon | None = None
     fault: str = ""
+    hung: str = ""
+    heard_at: float = 0.0
 
     def waiting(self) -> int | None:
         """Return how many requests of the volume have no answer; None if that cannot be known, or the connection is gone."""

@@ -38,6 +38,7 @@ class Upkeep:
 
     def start(self) -> None:
         """Begin to tick."""
+        self._state.heard_at = time.monotonic()
         self._tick()
 
     def stop(self) -> None:
@@ -51,6 +52,23 @@ class Upkeep:
         """Begin anew with the next daemon."""
         self._is_watching_quiet = False
         self._was_called_hung = False
+
+    def note_life(self) -> None:
+        """Note that something in the daemon's container does what it should. Whoever was called hung is given another chance."""
+        state = self._state
+        state.heard_at = time.monotonic()
+        if state.hung:
+            state.log.info("container_works_again", was=state.hung)
+            state.hung = ""
+            self._was_called_hung = False
+            if state.daemon is not None:
+                state.daemon.at_rest()
+
+    def call_container_hung(self, why: str) -> None:
+        """Have the liveness probe tell kubelet, the only one who can end what is in another container."""
+        if not self._state.hung:
+            self._state.hung = why
+            self._state.log.warning("container_called_hung", why=why)
 
     def note_successor(self) -> None:
         """Judge the daemon's next process by itself."""
@@ -162,8 +180,10 @@ class Upkeep:
             return
         state = self._state
         now = time.monotonic()
-        if now - self._tick_due > _TICK_S and state.daemon is not None:
-            state.daemon.watchdog.pardon(now)
+        if now - self._tick_due > _TICK_S:
+            state.heard_at = now
+            if state.daemon is not None:
+                state.daemon.watchdog.pardon(now)
         state.jobs.reap()
         phase = state.session.phase
         if phase is Phase.ADOPTING:
@@ -174,6 +194,7 @@ class Upkeep:
             if state.session.self_mounting:
                 self._check_client()
             self._check_connection()
+        self._check_absence(now)
         is_fast = self._is_watching_quiet or (state.session.self_mounting and phase in _BEFORE_CLIENT)
         delay_s = _FAST_TICK_S if is_fast else _TICK_S
         self._tick_due = time.monotonic() + delay_s
@@ -199,6 +220,12 @@ class Upkeep:
         elif self._is_watching_quiet and state.daemon.idle_s() >= state.around.limits.quiet_s:
             self._is_watching_quiet = False
             state.post(Event.QUIET)
+
+    def _check_absence(self, now: float) -> None:
+        """A daemon that lives asks for work all the time; the probe is asked only where its container runs and has served."""
+        state = self._state
+        if state.daemon is None and now - state.heard_at > state.spec.hung_after_s:
+            self.call_container_hung(f"no daemon has been heard of for more than {state.spec.hung_after_s} s")
 
     def _call_hung(self, fault: str) -> None:
         """Say so once of a process: it is being killed since then."""

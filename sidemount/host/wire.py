@@ -46,6 +46,7 @@ class Kind(IntEnum):
     HAND_OVER = 17  # keeper: let another process of yours go on
     GIVE_UP = 18  # daemon: what served is gone, and nobody here can continue it
     FAILED = 19  # child to its zygote: why it cannot serve
+    HUNG_PROBE = 20  # probe: does nobody in the daemon's container do anything any more?
 
 
 class Frame:

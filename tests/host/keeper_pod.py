@@ -135,6 +135,14 @@ class Pod:
         assert done.returncode == (0 if is_live else 1), done
         return answer
 
+    def probe_hung(self, volume: str = "train") -> str:
+        """Return what a container's liveness probe says."""
+        probe = (PYTHON, "-S", "-E", "-m", "sidecar", "probe", "--ask", "hung", "--run-dir")
+        done = self.node.run(*probe, self.run_dir / volume, timeout_s=30, check=False)
+        answer = done.stdout.strip()
+        assert done.returncode == answer.startswith("hung: "), done
+        return answer
+
     def end(self, *, timeout_s: float = 30.0) -> int:
         """Have the keeper end, and return its exit code."""
         self.keeper.send_signal(signal.SIGTERM)

@@ -369,3 +369,21 @@ def test_a_missing_sub_path_is_told_and_heals_when_it_is_created(make_pod: MakeP
     (pod.seen(missing.name) / "x").write_text("")
     assert (pod.source("train") / "not" / "there" / "x").exists()
     end_cleanly(pod)
+
+
+def test_a_daemon_that_stands_still_while_its_keeper_is_replaced_is_called_hung(make_pod: MakePod) -> None:
+    """The new keeper knows nothing of it but that nobody asks for work; once it does, all is well."""
+    mount = KeeperMount(spec=directory_spec(hung_after_s=2), views=(view("train"),))
+    pod = make_pod(mount, flags=("--adopt-seconds", "1")).start()
+    assert pod.probe_hung() == "alive"
+    pod.stop_daemon()
+    pod.keeper.kill()
+    pod.keeper.wait(5)
+    assert not pod.probe_hung().startswith("hung"), "a keeper that is away says nothing of the daemon"
+    pod.start_keeper()
+    eventually(lambda: pod.probe_hung().startswith("hung: "), what="called hung")
+    for pid in pod.processes():
+        os.kill(pid, signal.SIGCONT)
+    pod.wait_ready()
+    assert pod.probe_hung() == "alive"
+    assert "container_works_again" in pod.names()

@@ -1,5 +1,6 @@
 """When a daemon of several processes is gone: when all of it is, and not before."""
 
+import errno
 import os
 import signal
 import socket
@@ -10,13 +11,14 @@ from typing import Any
 
 import pytest
 
-from sidemount.host import handover, wire
+from sidemount.host import handover, volume_daemon, wire
 from sidemount.host.handover import Heartbeat, Hello, Kept, Kill, Stop
 from sidemount.host.loop import Loop
 from sidemount.host.pidfd import pidfd_open
 from sidemount.host.volume_daemon import Daemon, DaemonEvents
 from sidemount.host.volume_gate import Introduction, Peer
 from sidemount.host.volume_legacy import Legacy
+from sidemount.model.errors import HostFailure
 from tests.host.keeper_pod import is_alive
 
 
@@ -53,6 +55,7 @@ class Stage:
             ),
             silent_after_s=30,
             patience_s=0.4,
+            restart_s=2.0,
         )
 
     def process(self) -> "subprocess.Popen[bytes]":
@@ -230,3 +233,27 @@ def test_only_a_few_are_kept_and_each_key_once() -> None:
     assert len(os.listdir("/proc/self/fd")) == before + 8
     legacy.clear()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_what_cannot_be_killed_from_here_is_given_the_time_that_kubelet_needs(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel refuses signals to another container's processes; kubelet's liveness probe is told instead."""
+
+    def refuse(pidfd: int, number: signal.Signals) -> None:
+        raise HostFailure(f"pidfd_send_signal: {pidfd}, {number}", errno=errno.EINVAL)
+
+    monkeypatch.setattr(volume_daemon, "pidfd_send_signal", refuse)
+    stage.serve(1)
+    stage.daemon.watchdog.beat(-1000.0, Heartbeat())
+    assert stage.daemon.kill()
+    assert stage.turn(0.8) == []
+    assert stage.turn(2.0) == ["unkillable"]
+
+
+def test_one_that_can_be_killed_from_here_needs_nobody_else(stage: Stage) -> None:
+    stage.serve(1)
+    assert not stage.daemon.kill()
+    stage.daemon.watchdog.beat(-1000.0, Heartbeat())
+    assert not stage.daemon.kill()
+    assert stage.turn() == ["gone"]

@@ -82,7 +82,12 @@ def test_a_source_sub_path_that_is_missing_is_told_in_the_daemon_s_log(stage: St
     app = shell("app", volumeMounts=[mount("books", "/books")])
     running = stage.start(pod({"books": stage.source(tree, "subPath=attic/box")}, app))
     running.wait_for(lambda s: s.containers[DAEMON].last_exit_code is not None, READY_S, "failed")
-    assert running.status().containers[DAEMON].last_exit_code == 3
+    ended = running.status().containers[DAEMON]
+    assert ended.last_exit_code == 3
+    # One sentence that `kubectl describe` shows: object, what is wrong, reason.
+    assert "attic" in ended.last_message
+    assert ended.last_message.count("\n") == 1
+    assert "HostFailure" in ended.last_message
     said = running.logs(DAEMON) + running.logs(DAEMON, previous=True)
     assert "attic" in said, said
     assert "Traceback" not in said

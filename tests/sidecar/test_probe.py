@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.probe import ask, main
+from sidecar.probe import ask, ask_hung, main
 from sidemount.host import wire
 from tests.host.keeper_pod import PYTHON
 from tests.host.mount_node import ROOT
@@ -85,11 +85,52 @@ def test_no_keeper_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--run-dir"], ["--run-dir", ""], ["x"], ["--run-dir", "a", "b"]], ids=str
+    "arguments", [["--run-dir"], ["--run-dir", ""], ["x"], ["--run-dir", "a", "b"], ["--ask", "x"]], ids=str
 )
 def test_wrong_flags_are_usage_errors(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 2
     assert "usage" in capsys.readouterr().err
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(
+    ("behave", "code"),
+    [
+        pytest.param(lambda c: wire.send(c, wire.Kind.STATUS, b"hung: silent"), 1, id="hung"),
+        pytest.param(lambda c: wire.send(c, wire.Kind.STATUS, b"alive"), 0, id="alive"),
+        pytest.param(lambda c: wire.send(c, wire.Kind.STATUS, b"not ready: starting"), 0, id="not ready"),
+        pytest.param(lambda c: wire.send(c, wire.Kind.REFUSED, b"hung: no"), 0, id="another kind"),
+        pytest.param(lambda c: None, 0, id="closes"),
+        pytest.param(lambda c: c.send(b"junk"), 0, id="junk"),
+    ],
+)
+def test_only_the_keeper_s_word_makes_a_container_hung(
+    tmp_path: Path, behave: Callable[[socket.socket], object], code: int
+) -> None:
+    thread = keeper(tmp_path, behave)
+    assert main(["--run-dir", str(tmp_path), "--ask", "hung"]) == code
+    thread.join(5)
+
+
+@pytest.mark.root
+def test_a_keeper_that_is_away_or_stopped_makes_no_container_hung(tmp_path: Path) -> None:
+    assert main(["--run-dir", str(tmp_path), "--ask", "hung"]) == 0
+    thread = keeper(tmp_path, lambda connection: connection.recv(1))
+    assert not ask_hung(str(tmp_path), timeout_s=0.2).startswith("hung")
+    thread.join(5)
+
+
+def test_nobody_may_look_into_a_probe(tmp_path: Path) -> None:
+    """It runs as the daemon's user beside its credentials: with a shared process namespace an application could drive it by ptrace."""
+    script = (
+        "import sys; from sidecar import probe; "
+        "probe.ask_hung = probe.ask = lambda run_dir: str(probe.process_attributes.may_be_inspected()); "
+        "sys.exit(probe.main(sys.argv[1:]))"
+    )
+    for asked in ("ready", "hung"):
+        argv = [PYTHON, "-S", "-E", "-c", script, "--run-dir", str(tmp_path), "--ask", asked]
+        done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.stdout == "False\n", done
 
 
 def test_a_probe_is_cheap(tmp_path: Path) -> None:

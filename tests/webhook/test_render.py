@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from sidemount.host.limits import Limits
 from sidemount.model.mountspec import decode_keeper_config
 from sidemount.model.names import view_name
 from tests.webhook.admission import TOKEN_PATH, Json, mutated, pod_with
@@ -184,12 +185,26 @@ def test_S0_28_both_are_native_sidecars_and_only_the_daemon_holds_the_pod_back()
     pod = after()
     for name in ("sidemount-keeper", "sidemount-train"):
         assert container(pod, name)["restartPolicy"] == "Always"
-        assert not {"readinessProbe", "livenessProbe", "lifecycle"} & container(pod, name).keys()
-    assert "startupProbe" not in container(pod, "sidemount-keeper")
+        assert not {"readinessProbe", "lifecycle"} & container(pod, name).keys()
+        assert container(pod, name)["terminationMessagePolicy"] == "FallbackToLogsOnError"
+    assert not {"startupProbe", "livenessProbe"} & container(pod, "sidemount-keeper").keys()
     probe = container(pod)["startupProbe"]
     assert probe["exec"]["command"][:6] == ["python3", "-S", "-m", "sidecar", "probe", "--run-dir"]
     assert probe["periodSeconds"] == 1
     assert probe["failureThreshold"] >= 60
+
+
+def test_S0_28_a_daemon_is_restarted_for_its_keeper_s_word_alone() -> None:
+    """A machine that is slow to run the probe must not look like a daemon that hangs: its own deadline comes first by far."""
+    probe = container(after())["livenessProbe"]
+    assert probe["exec"]["command"][4:] == ["probe", "--run-dir", "/run/sidemount", "--ask", "hung"]
+    assert probe["timeoutSeconds"] >= 60
+    assert probe["failureThreshold"] > 1
+    assert probe["terminationGracePeriodSeconds"] == 1
+    longest_s = (
+        probe["periodSeconds"] * probe["failureThreshold"] + 2 * probe["terminationGracePeriodSeconds"]
+    )
+    assert longest_s < Limits().restart_s, "the keeper gives the container up before kubelet restarts it"
 
 
 SOURCES: list[Any] = [

@@ -198,7 +198,7 @@ def _strip(field: str) -> Change:
 def _as_old_types_marshal(pod: Json) -> None:
     """A webhook compiled against types older than native sidecars drops restartPolicy, and so every probe."""
     for container in pod["spec"]["initContainers"]:
-        for field in ("restartPolicy", "startupProbe", "resizePolicy"):
+        for field in ("restartPolicy", "startupProbe", "livenessProbe", "resizePolicy"):
             container.pop(field, None)
 
 
@@ -208,6 +208,10 @@ def _restart_on_failure(pod: Json) -> None:
 
 def _other_probe(pod: Json) -> None:
     own(pod, "sidemount-train")["startupProbe"] = {"exec": {"command": ["true"]}, "periodSeconds": 1}
+
+
+def _other_liveness(pod: Json) -> None:
+    own(pod, "sidemount-train")["livenessProbe"] = {"exec": {"command": ["false"]}}
 
 
 def _propagation_stripped(pod: Json) -> None:
@@ -245,8 +249,10 @@ STRIPPED: list[Any] = [
     pytest.param(_strip("restartPolicy"), id="GCSF322-restartPolicy-stripped"),
     pytest.param(_as_old_types_marshal, id="pod-identity208-old-types-drop-restartPolicy-and-probes"),
     pytest.param(_strip("startupProbe"), id="startupProbe-stripped"),
+    pytest.param(_strip("livenessProbe"), id="livenessProbe-stripped"),
     pytest.param(_restart_on_failure, id="restartPolicy-changed"),
     pytest.param(_other_probe, id="startupProbe-replaced"),
+    pytest.param(_other_liveness, id="livenessProbe-replaced"),
     pytest.param(_propagation_stripped, id="mountPropagation-stripped"),
     pytest.param(_daemon_dropped, id="daemon-dropped"),
     pytest.param(_volumes_dropped, id="volumes-dropped"),
@@ -267,7 +273,8 @@ def test_what_another_webhook_took_away_is_put_back(change: Change) -> None:
     assert repaired.reason == "Repaired"
     for name in ("sidemount-keeper", "sidemount-train"):
         assert own(repaired.after, name)["restartPolicy"] == "Always"
-    assert own(repaired.after, "sidemount-train")["startupProbe"]["exec"]["command"][0] == "python3"
+    for probe in ("startupProbe", "livenessProbe"):
+        assert own(repaired.after, "sidemount-train")[probe]["exec"]["command"][0] == "python3"
     names = init_names(repaired.after)
     assert names.index("sidemount-keeper") < names.index("sidemount-train") < names.index("prepare")
     assert_only_ours_changed(
