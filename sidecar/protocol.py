@@ -26,11 +26,11 @@ from sidecar.protocol_filesystem import (
     OperationAbsent,
     VirtualFilesystem,
 )
+from sidecar.protocol_umask import without_umask
 from sidecar.takeover.drain import Drained
 from sidecar.takeover.errand import Errands
 
 _LOG = logging.getLogger(__name__)
-_DOTS = (b".", b"..")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -153,6 +153,7 @@ class FilesystemOperations(pyfuse3.Operations):
         self, parent_inode: int, name: bytes, mode: int, rdev: int, ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
         """Make a regular or special file."""
+        mode = await self._masked(parent_inode, mode, ctx)
         return self._render(await self._filesystem.mknod(parent_inode, name, mode, rdev, ctx))
 
     @mutating
@@ -160,6 +161,7 @@ class FilesystemOperations(pyfuse3.Operations):
         self, parent_inode: int, name: bytes, mode: int, ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
         """Make a directory."""
+        mode = await self._masked(parent_inode, mode, ctx)
         return self._render(await self._filesystem.mkdir(parent_inode, name, mode, ctx))
 
     @mutating
@@ -285,6 +287,7 @@ class FilesystemOperations(pyfuse3.Operations):
         self, parent_inode: int, name: bytes, mode: int, flags: int, ctx: pyfuse3.RequestContext
     ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
         """Make a regular file and open it."""
+        mode = await self._masked(parent_inode, mode, ctx)
         opened, entry = await self._filesystem.create(parent_inode, name, mode, flags, ctx)
         return _file_info(opened), self._render(entry)
 
@@ -339,15 +342,7 @@ class FilesystemOperations(pyfuse3.Operations):
     @guarded
     async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
         """List a directory from a position on."""
-
-        def emit(name: bytes, node: int, attributes: Attributes, position: int) -> bool:
-            if node == 0 and not self._entries.can_list_names_alone:
-                if name not in _DOTS:
-                    raise OSError(errno.EIO, "a name cannot be listed without its attributes")
-                node = attributes.ino  # the kernel ignores the node of the dots
-            return pyfuse3.readdir_reply(token, name, self._entries.render(node, attributes), position)
-
-        await self._filesystem.readdir(fh, start_id, emit)
+        await self._filesystem.readdir(fh, start_id, self._entries.answer(token))
 
     @guarded
     async def fsyncdir(self, fh: int, datasync: bool) -> None:
@@ -361,6 +356,9 @@ class FilesystemOperations(pyfuse3.Operations):
 
     def _render(self, entry: Entry) -> pyfuse3.EntryAttributes:
         return self._entries.render(entry.node, entry.attributes)
+
+    async def _masked(self, parent: int, mode: int, ctx: pyfuse3.RequestContext) -> int:
+        return await without_umask(self._filesystem, parent, mode, ctx.umask, acl=self.settings.acl)
 
 
 def may_access(attributes: Attributes, mask: int, uid: int, groups: set[int]) -> bool:

@@ -8,6 +8,7 @@ object out otherwise, the inode number is the node id again.
 """
 
 import ctypes
+import errno
 import logging
 import sys
 
@@ -18,6 +19,8 @@ from sidecar.protocol_filesystem import Attributes
 _LOG = logging.getLogger(__name__)
 _PROBE = 0x51D7A3B1C9D1E7F1
 _WORD = 8
+_DOTS = (b".", b"..")
+_reply = pyfuse3.readdir_reply
 
 
 class EntryRenderer:
@@ -31,7 +34,7 @@ class EntryRenderer:
             _LOG.warning("inode_numbers_unstable", extra={"pyfuse3": pyfuse3.__version__})
 
     def render(self, node: int, attributes: Attributes) -> pyfuse3.EntryAttributes:
-        """Return the entry of a node. A node of 0 is a name alone (see `Emit`)."""
+        """Return the entry of a node."""
         entry = pyfuse3.EntryAttributes()
         entry.st_ino = node
         if self._ino_offset is not None:
@@ -51,10 +54,46 @@ class EntryRenderer:
         entry.entry_timeout = self._entry_timeout_s
         return entry
 
-    @property
-    def can_list_names_alone(self) -> bool:
-        """Tell whether a node of 0 works: its inode number would be 0 otherwise, which means "deleted" to some programs."""
-        return self._ino_offset is not None
+    def answer(self, token: pyfuse3.ReaddirToken) -> "ListingAnswer":
+        """Return what takes the entries of one answer to a readdir."""
+        return ListingAnswer(self, token, self._ino_offset)
+
+
+class ListingAnswer:
+    """Takes the entries of one answer to a readdir. Source: `sidecar.protocol_filesystem.Emit`.
+
+    A name alone is an entry of node 0: the kernel takes name, type and inode number of it, and asks for the rest when somebody
+    wants to know (fs/fuse/readdir.c, fuse_direntplus_link). All of them are written into one object.
+    """
+
+    __slots__ = ("_ino", "_name", "_renderer", "_token", "takes_names")
+
+    def __init__(self, renderer: EntryRenderer, token: pyfuse3.ReaddirToken, ino_offset: int | None) -> None:
+        self._renderer = renderer
+        self._token = token
+        self._name = pyfuse3.EntryAttributes()
+        self._name.st_ino = 0
+        self.takes_names = ino_offset is not None
+        if ino_offset is not None:
+            self._ino = ctypes.c_uint64.from_address(id(self._name) + ino_offset)
+
+    def __call__(self, name: bytes, node: int, attributes: Attributes, position: int) -> bool:
+        """Take a name with its node."""
+        return _reply(self._token, name, self._renderer.render(node, attributes), position)
+
+    def name_alone(self, name: bytes, ino: int, kind: int, position: int) -> bool:
+        """Take a name alone."""
+        entry = self._name
+        if self.takes_names:
+            self._ino.value = ino
+        elif name in _DOTS:
+            entry.st_ino = (
+                ino  # as its node, which the kernel ignores; an inode number of 0 would say "deleted"
+            )
+        else:
+            raise OSError(errno.EIO, "a name cannot be listed without its attributes")
+        entry.st_mode = kind << 12
+        return _reply(self._token, name, entry, position)
 
 
 def find_ino_offset() -> int | None:

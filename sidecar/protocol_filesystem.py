@@ -104,11 +104,21 @@ class Caller(Protocol):
         ...
 
 
-Emit = Callable[[bytes, int, Attributes, int], bool]
-"""Takes name, node, attributes and the position after it; False: no room, neither this nor any later entry is taken.
+class Emit(Protocol):
+    """Takes the entries of a directory. False: no room, neither this nor any later entry is taken."""
 
-A node of 0 lists the name alone: only the inode number and the file type of the attributes are used, no lookup is counted.
-"""
+    @property
+    def takes_names(self) -> bool:
+        """Whether `name_alone` works. If not, it does so for the dots only, and raises OSError for any other name."""
+        ...
+
+    def __call__(self, name: bytes, node: int, attributes: Attributes, position: int) -> bool:
+        """Take a name with its node, of which one lookup is counted, and the position after it."""
+        ...
+
+    def name_alone(self, name: bytes, ino: int, kind: int, position: int) -> bool:
+        """Take a name of which no lookup is counted. `kind` is `mode >> 12`."""
+        ...
 
 
 class VirtualFilesystem(Protocol):

@@ -31,6 +31,8 @@ class Metadata:
     def getattr(self, node: int) -> Attributes:
         """Return a node's attributes."""
         what = self._nodes[node]
+        if what.parent is not None:
+            self._nodes.interest.note(what.parent.id)
         return what.tell(self._reach.status(what))
 
     def setattr(self, node: int, changes: Changes, handle: int | None, caller: Caller) -> Attributes:

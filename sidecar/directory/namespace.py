@@ -42,6 +42,7 @@ class Namespace:
             return self._again(above.parent or self._nodes.root)
         with self._reach.directory(above) as directory:
             found = self._store.status(directory, single(name))
+        self._nodes.interest.note(parent)
         return self._admit(found, above, name)
 
     def mknod(self, parent: int, name: bytes, mode: int, rdev: int, caller: Caller) -> Entry:

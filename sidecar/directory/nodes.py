@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 
+from sidecar.directory.interest import Interest
 from sidecar.directory.status import Found, is_settled
 from sidecar.protocol_filesystem import ROOT, Attributes
 from sidecar.takeover.layout import SLOT
@@ -64,6 +65,7 @@ class NodeTable:
         self._more: dict[int, list[Link]] = {}  # further links of a node, oldest first
         self._moving = 0
         self.moves = 0  # grows with every link that is taken away
+        self.interest = Interest()
         self._leftovers: Leftovers | None = None
         self._own_from = 0  # the first id of this process
 

@@ -52,8 +52,9 @@ def make_filesystem(
 class Shelf:
     """Takes what a listing emits, up to a number of entries."""
 
-    def __init__(self, room: int = 10**9) -> None:
+    def __init__(self, room: int = 10**9, *, takes_names: bool = True) -> None:
         self.entries: list[tuple[bytes, int, Attributes, int]] = []
+        self.takes_names = takes_names
         self._room = room
 
     def __call__(self, name: bytes, node: int, attributes: Attributes, position: int) -> bool:
@@ -62,6 +63,11 @@ class Shelf:
             return False
         self.entries.append((name, node, attributes, position))
         return True
+
+    def name_alone(self, name: bytes, ino: int, kind: int, position: int) -> bool:
+        """Take a name if there is room: its node is 0."""
+        assert self.takes_names or name in (b".", b"..")
+        return self(name, 0, Attributes(ino, kind << 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0), position)
 
 
 def open_descriptors() -> set[str]:
