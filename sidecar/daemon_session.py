@@ -1,10 +1,11 @@
 """A pyfuse3 session over a descriptor that a keeper has mounted.
 
-The keeper has taken the kernel's FUSE_INIT; it is played back to libfuse through a socket, and the real descriptor takes the
-socket's place while libfuse is still composing its answer. So the answer goes to the kernel, for which it is the answer to
-its INIT, or, to a successor's, one to a request it does not know, which libfuse does not mind.
+The keeper has taken the kernel's FUSE_INIT; it is played back to libfuse through a socket, and a request that asks for nothing
+after it. When libfuse comes to that one, its answer to INIT lies in the socket: it goes on to the kernel, with what we add, and
+the real descriptor takes the socket's place. To a successor's kernel it is the answer to a request it does not know.
 """
 
+import contextlib
 import ctypes
 import mmap
 import os
@@ -15,6 +16,7 @@ from typing import Any, Protocol
 
 import pyfuse3
 
+from sidecar.init_answer import InitFlag, add_flags, idle_request
 from sidemount.host import syscalls
 from sidemount.model.errors import HostFailure
 
@@ -23,6 +25,8 @@ _REQUEST_BYTES = (1 << 20) + (1 << 13)  # libfuse's buffer of one worker: 1 MiB 
 _M_MMAP_MAX = -4
 _M_TRIM_THRESHOLD = -1
 _MADV_POPULATE_WRITE = 23
+_ANSWER_MAX = 4096
+_FLAGS = InitFlag.DONT_MASK | InitFlag.PARALLEL_DIROPS | InitFlag.HANDLE_KILLPRIV_V2
 
 
 class ServableOperations(Protocol):
@@ -30,6 +34,10 @@ class ServableOperations(Protocol):
 
     on_init: Callable[[], None]
     init_error: Exception | None
+
+    def init(self) -> None:
+        """Begin. What goes wrong is kept in `init_error`."""
+        ...
 
 
 class FuseSession:
@@ -45,17 +53,21 @@ class FuseSession:
     ) -> None:
         """Take over `device`. `hooks` is where INIT is noticed, `operations` what pyfuse3 calls: often the same.
 
-        `served` is called when INIT is about to be answered.
+        `served` is called when INIT is answered.
         """
         self._device = device
+        self._init = init
         self._served = served
-        self._is_switched = False
+        self._begin = hooks.init
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._replay = ours
+        ours.setblocking(False)
         ours.send(init)
+        ours.send(idle_request())
         self.descriptor = theirs.detach()
         hooks.on_init = self._switch_over
         self._hooks = hooks
+        self._intercept(operations)
         try:
             pyfuse3.init(operations, f"/dev/fd/{self.descriptor}", set(pyfuse3.default_options))
         except RuntimeError as error:
@@ -71,11 +83,29 @@ class FuseSession:
         """Return what went wrong at INIT: nothing has been served then."""
         return self._hooks.init_error
 
+    def _intercept(self, operations: pyfuse3.Operations) -> None:
+        """Have `hooks.init` called when the request after INIT is read, and not by INIT itself."""
+        handlers: dict[str, Any] = vars(operations)
+        before: dict[str, Any] = {name: handlers[name] for name in ("init", "forget") if name in handlers}
+
+        async def forget(_: object) -> None:
+            for name in ("init", "forget"):
+                del handlers[name]
+            handlers.update(before)
+            self._begin()
+
+        handlers["init"] = _nothing
+        handlers["forget"] = forget
+
     def _switch_over(self) -> None:
-        os.dup2(self._device, self.descriptor, inheritable=False)
-        os.close(self._device)
-        self._replay.close()
-        self._is_switched = True
+        try:
+            answer = add_flags(self._init, self._replay.recv(_ANSWER_MAX), _FLAGS)
+            with contextlib.suppress(FileNotFoundError):  # a predecessor has answered
+                os.write(self._device, answer)
+            os.dup2(self._device, self.descriptor, inheritable=False)
+        finally:
+            os.close(self._device)
+            self._replay.close()  # if that failed, pyfuse3 comes to the end of what it reads
         self._served()
 
 
@@ -106,3 +136,7 @@ def make_buffer_resident(count: int = 1) -> None:
     if libc.madvise(*pages, ctypes.c_int(_MADV_POPULATE_WRITE)) != 0:  # Linux before 5.14
         ctypes.memset(block, 1, size)
     libc.free(block)
+
+
+def _nothing() -> None:
+    """Begin later."""

@@ -13,6 +13,7 @@ from sidecar.protocol_filesystem import Attributes, Caller, Changes
 from sidecar.takeover.journal import Journal
 from sidecar.takeover.operation import REMOVEXATTR, SETXATTR
 
+_CAPABILITIES = b"security.capability"
 _ACLS = frozenset({b"system.posix_acl_access", b"system.posix_acl_default"})
 
 
@@ -95,8 +96,17 @@ class Metadata:
                 return
             if self._journal.is_kept and self._has_xattr(fd, name):
                 step.intend()  # without it, the end of an attribute that never was would pass for ours
-            self._store.removexattr(fd, name)
+            self._remove(fd, name)
             step.done()
+
+    def _remove(self, fd: int, name: bytes) -> None:
+        try:
+            self._store.removexattr(fd, name)
+        except PermissionError:
+            if name != _CAPABILITIES:
+                raise
+            # Whoever asks may do that, or is the kernel, for whom a write takes capabilities away; only we may not.
+            ownership.drop_capabilities(self._store, fd)
 
     def _has_xattr(self, fd: int, name: bytes) -> bool:
         try:

@@ -43,6 +43,14 @@ def drop_privileges(store: Store, fd: int) -> None:
         store.chmod(fd, kept)
 
 
+def drop_capabilities(store: Store, fd: int) -> None:
+    """Take the capabilities of a program away. A change of owner does, even where removing them takes CAP_SETFCAP."""
+    mode = stat.S_IMODE(store.status(fd, b"").attributes.mode)
+    store.chown(fd, -1, -1)
+    if mode & _SET_IDS:
+        store.chmod(fd, mode)
+
+
 def without_privileges(mode: int) -> int:
     """Return a mode without set-user-id, and without set-group-id where it means anything."""
     kept = mode & ~stat.S_ISUID

@@ -22,6 +22,7 @@ class Someone:
     uid: int = 0
     gid: int = 0
     pid: int = 1
+    umask: int = 0
 
 
 async def at_once(function: Callable[..., T], *args: Any) -> T:

@@ -14,15 +14,16 @@ import struct
 import sys
 from collections.abc import Callable
 
-import pyfuse3
 import trio
 
+from sidecar.daemon_session import FuseSession
 from sidecar.directory.root import open_root
 from sidecar.directory.settings import parse_settings
 from sidecar.directory.store import Store
 from sidecar.filesystems import build_operations, directory_operations, in_trio_thread
 from sidecar.poll_runtime import PollRuntime
 from sidecar.protocol import FilesystemOperations
+from sidemount.host.fuse_mount import MountPlan, open_connection
 from sidemount.model.mountspec import MountSpec
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -61,14 +62,16 @@ def main() -> None:
         _check(_libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None))
     runtime = PollRuntime() if arguments.runtime == "poll" else None
     operations = _operations(arguments, runtime)
-    operations.on_init = _say_ready
-    options = {"allow_other", "default_permissions", "fsname=sidemount-test", "subtype=sidemount"}
-    pyfuse3.init(operations, arguments.mountpoint, options)
+    # The source as a keeper has it: read-only is the daemon's own business here.
+    connection = open_connection(MountPlan(source="sidemount-test"), read_init=True, staging=arguments.source)
+    session = FuseSession(operations, operations, connection.device, connection.init, served=_say_ready)
+    connection.attach(arguments.mountpoint)
+    connection.release_mount()
     drop_to(arguments.uid, arguments.capabilities)
     if runtime is not None:
-        runtime.run(pyfuse3.main)
+        runtime.run(session.main)  # type: ignore[arg-type]  # an awaitable of pyfuse3's
     else:
-        trio.run(pyfuse3.main)
+        trio.run(session.main)
 
 
 def _operations(arguments: argparse.Namespace, runtime: PollRuntime | None) -> FilesystemOperations:

@@ -1,6 +1,7 @@
 """Other users, groups, ACLs and extended attributes, on the mount against the bare directory (S4-37, S4-39)."""
 
 import os
+import stat
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -128,22 +129,42 @@ def test_default_acl_is_inherited(twins: Twins) -> None:
     _same(twins, scenario)
 
 
-def test_umask_and_default_acl(twins: Twins) -> None:
-    """A known difference: the kernel applies the umask before the daemon sees the mode, even where a default ACL replaces it."""
-
-    def scenario(root: Path) -> str:
-        os.mkdir(root / "d")
-        os.setxattr(root / "d", DEFAULT, acl(user=7, group=7, other=7))
+def test_default_acl_takes_the_place_of_the_umask(twins: Twins) -> None:
+    def scenario(root: Path) -> list[str]:
+        for name in ("with", "without"):
+            os.mkdir(root / name)
+            os.chmod(root / name, 0o777)
+        os.setxattr(root / "with", DEFAULT, acl(user=7, group=7, other=5))
 
         def make() -> None:
-            os.umask(0o022)
-            os.close(os.open("d/f", os.O_CREAT | os.O_WRONLY, 0o666))
+            os.umask(0o027)
+            for name in ("with", "without"):
+                os.close(os.open(f"{name}/f", os.O_CREAT | os.O_WRONLY, 0o666))
+                os.mkdir(f"{name}/d", 0o1777)
+                os.mkfifo(f"{name}/p", 0o666)
+                os.symlink("f", f"{name}/l")
 
-        run_as(0, 0, root, make)
-        return oct(os.stat(root / "d/f").st_mode)
+        run_as(1000, 1000, root, make)
+        return [f"{path.name} {path.lstat().st_mode:o}" for path in sorted(root.glob("*/*"))]
 
-    assert scenario(twins.bare) == "0o100666"
-    assert scenario(twins.mount) == "0o100644"  # never more than the caller's umask allows
+    assert _same(twins, scenario) == [
+        *("d 41775", "f 100664", "l 120777", "p 10664"),
+        *("d 41750", "f 100640", "l 120777", "p 10640"),
+    ]
+
+
+def test_default_acl_counts_for_nothing_where_extended_attributes_are_off(tmp_path: Path) -> None:
+    open_up(tmp_path)
+    source = tmp_path / "source"
+    source.mkdir()
+    with mounted(tmp_path, source, options={"extendedAttributes": False}) as volume:
+
+        def make() -> None:
+            os.umask(0o077)
+            os.mkdir("d")
+
+        run_as(0, 0, volume.path, make)
+        assert stat.S_IMODE((source / "d").stat().st_mode) == 0o700
 
 
 def test_setting_an_acl_takes_the_set_group_id_bit_from_a_stranger_to_the_group(twins: Twins) -> None:

@@ -114,8 +114,6 @@ def serve(
     drop_to(0, "production")
 
     def served() -> None:
-        if plan.stillborn and not resume:
-            os.kill(os.getpid(), signal.SIGKILL)
         say(
             {
                 "state_id": operations.state_id,
@@ -129,8 +127,14 @@ def serve(
         )
 
     session = FuseSession(operations, operations, os.dup(device), drained.init or init, served)
+    if plan.stillborn and not resume:
+        operations.on_init = _die
     operations.memory.on_lost = lambda reason: say({"lost": reason})
     runtime.run(session.main)  # type: ignore[arg-type]  # an awaitable of pyfuse3's
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _leave_out(fault: Fault) -> None:
