@@ -1,5 +1,6 @@
-"""The applications: programs that work on the mount, and what they report in the end."""
+"""The applications: programs that work on the mount, and what they report."""
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -7,12 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from e2e.torture.log_tail import LogTail
 from e2e.torture.stage import ROOT, TortureError
 from e2e.torture.stalls import Call
 
 _LATE_S = 60.0
-_PROGRAMS = {"reopener": "e2e.torture.reopener"}
 _APPS = "e2e.torture.apps"
+_PROBER = "prober"
 
 
 @dataclass(slots=True)
@@ -25,67 +27,103 @@ class Findings:
     slow_calls: list[Call] = field(default_factory=list)
 
 
+@dataclass(slots=True)
+class Member:
+    """One running application. What it says while it runs goes into a file."""
+
+    name: str
+    program: "subprocess.Popen[str]"
+    said: LogTail
+
+
 class Crew:
     """Running applications, each in a directory of its own, and the prober."""
 
-    def __init__(self, place: Path, apps: tuple[str, ...], seconds: float, seed: int) -> None:
+    def __init__(
+        self, place: Path, apps: tuple[str, ...], seconds: float, seed: int, *, work: Path, source: Path
+    ) -> None:
+        """`place` is the mount, `source` what it shows; in `work` they write what they have to say."""
         self._seconds = seconds
-        self._running = [
-            (
-                f"{kind}{number}",
-                self._start(_PROGRAMS.get(kind, _APPS), kind, place / f"{kind}{number}", seed + number),
-            )
-            for number, kind in enumerate(apps)
-        ]
-        self._prober = _program("e2e.torture.prober", str(place), str(seconds))
+        self._work = work
+        self._source = source
+        self._members = []
+        for number, kind in enumerate(apps):
+            name = f"{kind}{number}"
+            arguments = (kind, str(place / name), str(seconds), str(seed + number))
+            self._members.append(self._start(name, _APPS, *arguments))
+        self._prober = self._start(_PROBER, "e2e.torture.prober", str(place), str(seconds))
 
     def stop(self) -> None:
         """Have all of them finish now what they do, and check it."""
-        for _, program in [*self._running, ("prober", self._prober)]:
-            program.terminate()
+        for member in self._all():
+            member.program.terminate()
+
+    def so_far(self) -> Findings:
+        """Return what they have complained of until now, and which calls were slow."""
+        found = Findings()
+        for member in self._all():
+            member.said.read()
+            for line in member.said.lines:
+                found.errors += [f"{member.name}: {line['error']}"] if "error" in line else []
+                found.wrong += [f"{member.name}: {line['wrong']}"] if "wrong" in line else []
+                found.slow_calls += [tuple(line["slow"])] if "slow" in line else []
+        return found
 
     def findings(self) -> Findings:
         """Wait for the end of all and return what they say. Raises TortureError if one hangs."""
         found = Findings()
-        for name, program in self._running:
-            report = self._report(name, program)
+        for member in self._members:
+            report = self._report(member)
             found.operations += report["operations"]
-            found.errors += [f"{name}: {error}" for error in report["errors"]]
-            found.wrong += [f"{name}: {what}" for what in report["wrong"]]
-        probed = self._report("prober", self._prober)
+            found.errors += [f"{member.name}: {error}" for error in report["errors"]]
+            found.wrong += [f"{member.name}: {what}" for what in report["wrong"]]
+            found.wrong += self._differences(member.name, report["leaves"])
+        probed = self._report(self._prober)
         found.operations += probed["calls"]
         found.errors += [f"prober: {error}" for error in probed["errors"]]
-        found.slow_calls = [(begin, end) for begin, end in probed["slow"]]
+        found.slow_calls = self.so_far().slow_calls
         return found
 
     def kill(self) -> None:
         """End all of them."""
-        for _, program in [*self._running, ("prober", self._prober)]:
-            program.kill()
+        for member in self._all():
+            member.program.kill()
+            member.said.close()
 
-    def _start(self, module: str, kind: str, place: Path, seed: int) -> "subprocess.Popen[str]":
-        return _program(module, kind, str(place), str(self._seconds), str(seed))
+    def _all(self) -> list[Member]:
+        return [*self._members, self._prober]
 
-    def _report(self, name: str, program: "subprocess.Popen[str]") -> dict[str, Any]:
+    def _differences(self, name: str, leaves: dict[str, str]) -> list[str]:
+        """Return which files are in the source other than the application has left them."""
+        return [
+            f"{name}: {file} is another one in the source than in the mount"
+            for file, digest in leaves.items()
+            if hashlib.sha256((self._source / name / file).read_bytes()).hexdigest() != digest
+        ]
+
+    def _report(self, member: Member) -> dict[str, Any]:
         try:
-            output, faults = program.communicate(timeout=self._seconds + _LATE_S)
+            output, _ = member.program.communicate(timeout=self._seconds + _LATE_S)
         except subprocess.TimeoutExpired:
-            state = Path(f"/proc/{program.pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-            raise TortureError(f"application {name} hangs (process state {state})") from None
-        if program.returncode != 0 or not output:
+            state = Path(f"/proc/{member.program.pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+            raise TortureError(f"application {member.name} hangs (process state {state})") from None
+        if member.program.returncode != 0 or not output:
+            faults = member.said.path.read_text()[-2000:]
             raise TortureError(
-                f"application {name} has ended with code {program.returncode}: {faults[-2000:]}"
+                f"application {member.name} has ended with code {member.program.returncode}: {faults}"
             )
         report: dict[str, Any] = json.loads(output.splitlines()[-1])
         return report
 
-
-def _program(module: str, *arguments: str) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, "-m", module, *arguments],
-        cwd=ROOT,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    def _start(self, name: str, module: str, *arguments: str) -> Member:
+        said = LogTail(self._work / f"{name}.said")
+        with said.path.open("ab") as errors:
+            program = subprocess.Popen(
+                [sys.executable, "-m", module, *arguments],
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+        return Member(name, program, said)

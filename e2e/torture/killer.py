@@ -13,11 +13,16 @@ from e2e.torture.variants import Variant, Victim
 
 @dataclass(slots=True)
 class Blows:
-    """What was done. Moments of the monotonic clock; `recovered_ms` is how long it took until somebody served again."""
+    """What was done. Moments of the monotonic clock; `starts_ms` is how long containers took from their start until they served."""
 
     moments: list[float] = field(default_factory=list)
     victims: list[Victim] = field(default_factory=list)
-    recovered_ms: list[float] = field(default_factory=list)
+    starts_ms: list[float] = field(default_factory=list)
+
+    @property
+    def kills(self) -> int:
+        """Return how many of them killed somebody, or would have to."""
+        return sum(victim is not Victim.UPGRADE for victim in self.victims)
 
 
 class Killer:
@@ -29,19 +34,26 @@ class Killer:
         self._dice = dice
         self.blows = Blows()
 
-    def run(self, until: float, most: int) -> None:
-        """Strike until the time is over or there were enough blows. Raises TortureError if it does not become well."""
+    def run(self, until: float, most: int, tick: Callable[[Blows], None]) -> None:
+        """Strike until the time is over or there were enough blows, and call `tick` after each.
+
+        Raises TortureError if it does not become well.
+        """
         while time.monotonic() < until and len(self.blows.moments) < most:
             time.sleep(self._dice.uniform(*self._variant.pause_s))
-            victim = self._dice.choice(self._variant.victims)
-            self._stage.wait_for(self._stage.serving, "a process that serves")
-            strike, is_well = self._plan(victim)
-            began = time.monotonic()
-            strike()
-            self._stage.wait_for(is_well, f"recovery from {victim.value}")
-            self.blows.moments.append(began)
-            self.blows.victims.append(victim)
-            self.blows.recovered_ms.append((time.monotonic() - began) * 1000)
+            self._strike(self._dice.choice(self._variant.victims))
+            tick(self.blows)
+
+    def _strike(self, victim: Victim) -> None:
+        self._stage.wait_for(self._stage.serving, "a process that serves")
+        strike, is_well = self._plan(victim)
+        began = time.monotonic()
+        strike()
+        self._stage.wait_for(is_well, f"recovery from {victim.value}")
+        if self._stage.daemon_started > began:
+            self.blows.starts_ms.append((time.monotonic() - self._stage.daemon_started) * 1000)
+        self.blows.moments.append(began)
+        self.blows.victims.append(victim)
 
     def _plan(self, victim: Victim) -> tuple[Callable[[], None], Callable[[], object]]:
         stage = self._stage

@@ -1,6 +1,7 @@
 """An application that does one small thing without end and notes how long it took: `prober DIRECTORY SECONDS`.
 
-Prints one JSON line: {"calls", "errors", "slow": [[begin, end], …]} with moments of the monotonic clock.
+Says at once on standard error, in a JSON line each, which calls were slow: {"slow": [begin, end]} in moments of the monotonic clock,
+and which failed: {"error"}. Prints {"calls", "errors"} in the end.
 """
 
 import json
@@ -17,7 +18,6 @@ def main(arguments: list[str]) -> int:
     """Probe until the time is over, or SIGTERM comes."""
     place, seconds = arguments
     until = time.monotonic() + float(seconds)
-    slow: list[tuple[float, float]] = []
     errors: list[str] = []
     calls = 0
     told: list[int] = []
@@ -27,13 +27,19 @@ def main(arguments: list[str]) -> int:
             os.statvfs(place)
         except OSError as error:
             errors.append(repr(error))
+            _say({"error": repr(error)})
         end = time.monotonic()
         calls += 1
         if end - begin > _SLOW_S:
-            slow.append((begin, end))
+            _say({"slow": [begin, end]})
         time.sleep(_PAUSE_S)
-    sys.stdout.write(json.dumps({"calls": calls, "errors": errors[:20], "slow": slow}) + "\n")
+    sys.stdout.write(json.dumps({"calls": calls, "errors": errors[:20]}) + "\n")
     return 0
+
+
+def _say(what: dict[str, object]) -> None:
+    sys.stderr.write(json.dumps(what) + "\n")
+    sys.stderr.flush()
 
 
 if __name__ == "__main__":

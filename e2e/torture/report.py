@@ -1,15 +1,19 @@
-"""Outcomes as a table for people and as JSON for programs."""
+"""Outcomes as tables for people and as JSON for programs."""
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict, fields
 from typing import Any
 
-from e2e.torture.run import Outcome
+from e2e.torture.counts import Counts
+from e2e.torture.goals import Judgement, judge
+from e2e.torture.outcome import Outcome
 
 _HEADINGS = (
     "variant",
     "seconds",
     "blows",
+    "kills",
     "app ops",
     "errors",
     "wrong",
@@ -24,8 +28,9 @@ _FAULTS_SHOWN = 8
 def table(outcomes: Sequence[Outcome]) -> str:
     """Return a row for every variant, and what was found wrong beneath."""
     rows = [_HEADINGS, *(_row(outcome) for outcome in outcomes)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
-    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    if len(outcomes) > 1:
+        rows.append(_sums(outcomes))
+    lines = _aligned(rows)
     for outcome in outcomes:
         found = [*outcome.errors, *outcome.wrong, *outcome.faults]
         lines += [f"{outcome.variant}: {fault}" for fault in found[:_FAULTS_SHOWN]]
@@ -34,9 +39,42 @@ def table(outcomes: Sequence[Outcome]) -> str:
     return "\n".join(lines)
 
 
+def whole_report(outcomes: Sequence[Outcome]) -> str:
+    """Return all there is to say: outcomes, goals, and what there was of everything before and after."""
+    parts = [table(outcomes), goals_table(judge(outcomes)), baseline_table(outcomes)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def goals_table(judgements: Sequence[Judgement]) -> str:
+    """Return a row for every goal."""
+    if not judgements:
+        return ""
+    rows = [("variant", "goal", "found", "verdict")]
+    rows += [(j.variant, j.goal, j.found, "met" if j.is_met else "MISSED") for j in judgements]
+    return "\n".join(_aligned(rows))
+
+
+def baseline_table(outcomes: Sequence[Outcome]) -> str:
+    """Return what there was before and after each variant."""
+    counted = [(o.variant, o.before, o.after) for o in outcomes if o.before and o.after]
+    if not counted:
+        return ""
+    names = [field.name for field in fields(Counts)]
+    rows = [("before → after", *(name.replace("_", " ").replace("kib", "KiB") for name in names))]
+    for variant, before, after in counted:
+        pairs = ((getattr(before, name), getattr(after, name)) for name in names)
+        rows.append((variant, *(f"{was} → {now}" for was, now in pairs)))
+    return "\n".join(_aligned(rows))
+
+
 def as_json(outcomes: Sequence[Outcome]) -> str:
     """Return everything."""
     return json.dumps([_plain(outcome) for outcome in outcomes], indent=1)
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
 
 
 def _row(outcome: Outcome) -> tuple[str, ...]:
@@ -50,11 +88,28 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
         outcome.variant,
         f"{outcome.seconds:.0f}",
         str(outcome.blows),
+        str(outcome.kills),
         str(outcome.operations),
         str(len(outcome.errors)),
         str(len(outcome.wrong)),
         *figures,
         "good" if outcome.is_good else "BAD",
+    )
+
+
+def _sums(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
+    return (
+        "all",
+        f"{sum(o.seconds for o in outcomes):.0f}",
+        str(sum(o.blows for o in outcomes)),
+        str(sum(o.kills for o in outcomes)),
+        str(sum(o.operations for o in outcomes)),
+        str(sum(len(o.errors) for o in outcomes)),
+        str(sum(len(o.wrong) for o in outcomes)),
+        "",
+        "",
+        "",
+        "good" if all(o.is_good for o in outcomes) else "BAD",
     )
 
 
@@ -64,6 +119,7 @@ def _plain(outcome: Outcome) -> dict[str, Any]:
         "variant": outcome.variant,
         "seconds": round(outcome.seconds, 1),
         "blows": outcome.blows,
+        "kills": outcome.kills,
         "operations": outcome.operations,
         "errors": list(outcome.errors),
         "wrong": list(outcome.wrong),
@@ -72,6 +128,7 @@ def _plain(outcome: Outcome) -> dict[str, Any]:
         "stall_p99_ms": None if stalls is None else round(stalls.p99, 2),
         "stall_max_ms": None if stalls is None else round(stalls.most, 2),
         "stalls_ms": [round(stall, 2) for stall in outcome.stalls_ms],
-        "keeper_kib": list(outcome.keeper_kib),
-        "daemon_kib": list(outcome.daemon_kib),
+        "starts_ms": [round(start, 2) for start in outcome.starts_ms],
+        "before": asdict(outcome.before) if outcome.before else None,
+        "after": asdict(outcome.after) if outcome.after else None,
     }

@@ -4,7 +4,6 @@ The process that runs this never looks into the mount, or it would wait for what
 """
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -13,8 +12,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from e2e.torture.log_tail import LogTail
 from e2e.torture.variants import Variant
 from sidecar.probe import ask
 from sidemount.model.mountspec import KeeperConfig, KeeperMount, MountSpec, View, encode_keeper_config
@@ -68,31 +67,6 @@ class Places:
         return self.work / "keeper.log"
 
 
-class LogTail:
-    """Follows a log of JSON lines."""
-
-    def __init__(self, path: Path) -> None:
-        path.touch()
-        self._file = path.open("rb")
-        self._rest = b""
-        self.events: list[dict[str, Any]] = []
-
-    def read(self) -> None:
-        """Take what has been written since."""
-        self._rest += self._file.read()
-        *lines, self._rest = self._rest.split(b"\n")
-        self.events += [json.loads(line) for line in lines if line.startswith(b"{")]
-
-    def count(self, event: str, **fields: object) -> int:
-        """Return how many events of a name there were, with these fields."""
-        self.read()
-        return sum(e["event"] == event and all(e.get(k) == v for k, v in fields.items()) for e in self.events)
-
-    def close(self) -> None:
-        """Follow no more."""
-        self._file.close()
-
-
 class Stage:
     """The pod. `daemon_entry` is the module that runs as the daemon."""
 
@@ -107,6 +81,7 @@ class Stage:
         self.daemon_events = LogTail(self.places.daemon_log)
         self.keeper_events = LogTail(self.places.keeper_log)
         self.keeper = self._start_keeper()
+        self.daemon_started = 0.0  # of the monotonic clock
         self.daemon = self._start_daemon()
 
     # Processes ----------------------------------------------------------------------------------------
@@ -175,11 +150,14 @@ class Stage:
         return faults
 
     def kill_all(self) -> None:
-        """End everything, whatever state it is in."""
+        """End everything, whatever state it is in, and leave nothing mounted in the way of whoever tidies up."""
         for process in (self.daemon, self.keeper):
             process.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(5)
+        for line in reversed(_mountinfo()):
+            if f" {self.places.work}/" in line:
+                subprocess.run(["umount", "-l", line.split()[4]], check=False)
 
     def log_tails(self) -> str:
         """Return the last lines of both logs."""
@@ -215,6 +193,7 @@ class Stage:
         bounds = ["setpriv", f"--bounding-set={_CAPABILITIES}", "--inh-caps=-all", "--no-new-privs"]
         entry = [sys.executable, "-m", *self._daemon_entry, "daemon"]
         places = ["--run-dir", str(self.places.run / VOLUME), "--source", str(self.places.source)]
+        self.daemon_started = time.monotonic()
         return self._start([*container, *bounds, *entry, *places], self.places.daemon_log, dict(os.environ))
 
     def _start(self, argv: list[str], log: Path, environment: dict[str, str]) -> "subprocess.Popen[bytes]":
