@@ -1,6 +1,6 @@
 # On a fresh Debian 12 as root each of these sets up what it needs by itself.
 PY = .venv/bin/python
-.PHONY: setup demo check test bench torture fsx fmt golden
+.PHONY: setup demo check test bench torture fsx fmt golden cluster cluster-down e2e
 setup: ; @.ci/setup dev
 demo: ; @.ci/setup run && $(PY) -m sidemount.cli demo
 check: ; @.ci/setup dev && .venv/bin/ruff format --check . && .venv/bin/ruff check . && .venv/bin/mypy && .venv/bin/lint-imports
@@ -10,3 +10,6 @@ torture: ; @.ci/setup dev && $(PY) -m pytest -m slow && $(PY) -m e2e.torture
 fsx: ; @.ci/setup dev && FSX_SECONDS=$${FSX_SECONDS:-40} FSX_SEED=$${FSX_SEED:-$$(date +%s)} $(PY) -m pytest -n 2 tests/sidecar/directory/test_random_operations.py -k every_byte
 fmt: ; @.ci/setup dev && .venv/bin/ruff check --fix . && .venv/bin/ruff format .
 golden: ; @.ci/setup dev && $(PY) -m pytest tests/webhook -k golden --update-golden
+cluster: ; @.ci/setup dev && $(PY) -m e2e.cluster up --load-images
+cluster-down: ; @.ci/setup dev && $(PY) -m e2e.cluster down
+e2e: ; @.ci/setup dev && $(PY) -m pytest -o faulthandler_timeout=0 e2e/tests

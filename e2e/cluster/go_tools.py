@@ -1,0 +1,166 @@
+"""Kubernetes and containerd, built from Go modules once for each content of the module's files and flags."""
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from e2e.cluster.errors import ClusterFault, MachineLacks
+from e2e.cluster.progress import Progress
+
+_HERE = Path(__file__).resolve().parent
+_LEAST_GO = (1, 21)  # from here on, go fetches the newer toolchain that a module asks for
+_TOLD_EVERY_S = 30.0
+_LONGEST_S = 3600.0
+_NETWORK_WORDS = (
+    "dial tcp",
+    "proxyconnect",
+    "no such host",
+    "i/o timeout",
+    "connection refused",
+    "TLS handshake",
+)
+_TOOL = re.compile(r"^\s+(\S+/cmd/\S+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class GoModule:
+    """A directory with go.mod and go.sum, whose `tool` lines are the programs to build."""
+
+    name: str
+    title: str
+    ldflags: str
+    about: str
+
+    @property
+    def directory(self) -> Path:
+        """Where its files are."""
+        return _HERE / self.name
+
+    def programs(self) -> tuple[str, ...]:
+        """Return the names of what it builds."""
+        _, _, tools = (self.directory / "go.mod").read_text().partition("\ntool (")
+        return tuple(path.rpartition("/")[2] for path in _TOOL.findall(tools.partition("\n)")[0]))
+
+    def digest(self) -> str:
+        """Return what names the result: the same inputs give the same programs."""
+        found = hashlib.sha256(self.ldflags.encode())
+        for name in ("go.mod", "go.sum"):
+            found.update((self.directory / name).read_bytes())
+        return found.hexdigest()[:16]
+
+
+_VERSION = "k8s.io/component-base/version"
+_MINOR = 37
+CONTROL = GoModule(
+    "control",
+    "Kubernetes",
+    f"-s -w -X {_VERSION}.gitVersion=v1.{_MINOR}.2 -X {_VERSION}.gitMajor=1 -X {_VERSION}.gitMinor={_MINOR}",
+    "8 minutes",
+)
+RUNTIME = GoModule("runtime", "containerd", "-s -w", "2 minutes")
+MODULES = (CONTROL, RUNTIME)
+
+
+def go_programs(build: Path, progress: Progress) -> dict[str, Path]:
+    """Return every program by its name, building what is missing. Raises MachineLacks, ClusterFault."""
+    found: dict[str, Path] = {}
+    for module in MODULES:
+        target = build / "tools" / f"{module.name}-{module.digest()}"
+        if not target.is_dir():
+            with _alone(build):
+                if not target.is_dir():
+                    _build(module, target, progress)
+        found |= {name: target / name for name in module.programs()}
+    return found
+
+
+@contextmanager
+def _alone(build: Path) -> Iterator[None]:
+    """Keep others from building the same at the same time."""
+    (build / "tools").mkdir(parents=True, exist_ok=True)
+    with (build / "tools" / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _build(module: GoModule, target: Path, progress: Progress) -> None:
+    go = _go()
+    progress(
+        f"building {module.title} with Go: about {module.about} on two cores the first time, never again"
+    )
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{module.name}-") as scratch:
+        made = Path(scratch) / "bin"
+        made.mkdir()
+        argv = ["nice", "-n", "19", go, "build", "-v", "-o", f"{made}/", "-ldflags", module.ldflags, "tool"]
+        _run_build(argv, module, progress)
+        absent = [name for name in module.programs() if not (made / name).is_file()]
+        if absent:
+            raise ClusterFault(f"building {module.title} made no {', '.join(absent)}")
+        made.rename(target)
+    for old in target.parent.glob(f"{module.name}-*"):
+        if old != target:
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def _go() -> str:
+    go = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin:/usr/lib/go/bin")
+    if go is None:
+        raise MachineLacks(
+            "a cluster is built with Go, and there is none", hint="install it from https://go.dev/dl"
+        )
+    done = subprocess.run([go, "env", "GOVERSION"], capture_output=True, text=True, timeout=60, cwd="/")
+    version = re.match(r"go(\d+)\.(\d+)", done.stdout.strip())
+    if version is None or (int(version[1]), int(version[2])) < _LEAST_GO:
+        raise MachineLacks(
+            f"Go is {done.stdout.strip() or 'broken'}, and 1.21 or newer is needed",
+            hint="see https://go.dev/dl",
+        )
+    return go
+
+
+def _run_build(argv: list[str], module: GoModule, progress: Progress) -> None:
+    lines: list[str] = []
+    env = {**os.environ, "CGO_ENABLED": "0", "GOWORK": "off"}
+    with subprocess.Popen(
+        argv, cwd=module.directory, env=env, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    ) as process:
+        reader = threading.Thread(target=_collect, args=(process, lines), daemon=True)
+        reader.start()
+        deadline = time.monotonic() + _LONGEST_S
+        while process.poll() is None:
+            reader.join(_TOLD_EVERY_S)
+            if process.poll() is None:
+                progress(f"building {module.title}: {len(lines)} packages")
+            if time.monotonic() > deadline:
+                process.kill()
+                raise ClusterFault(f"building {module.title} took more than {_LONGEST_S:g} s")
+        reader.join()
+    if process.returncode:
+        raise _fault(module, lines)
+
+
+def _collect(process: "subprocess.Popen[str]", lines: list[str]) -> None:
+    assert process.stderr is not None
+    for line in process.stderr:
+        lines.append(line.rstrip("\n"))  # noqa: PERF401 - others read how many there are meanwhile
+
+
+def _fault(module: GoModule, lines: list[str]) -> ClusterFault:
+    last = "\n".join(lines[-15:])
+    if any(word in last for word in _NETWORK_WORDS):
+        return MachineLacks(
+            f"the Go modules of {module.title} cannot be fetched",
+            hint="set GOPROXY to a module proxy that this machine reaches",
+            log=last,
+        )
+    return ClusterFault(f"building {module.title} failed", log=last)

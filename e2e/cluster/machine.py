@@ -1,0 +1,50 @@
+"""What of this machine decides whether and how a node can live on it."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from e2e.cluster.errors import MachineLacks
+
+_CAP_SYS_RESOURCE = 24
+_FILESYSTEMS = ("overlay", "tmpfs", "fuse")
+_PROC = Path("/proc")
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Facts that go into configuration. `lowers_oom_score`: root may do it (CAP_SYS_RESOURCE)."""
+
+    lowers_oom_score: bool
+
+
+def inspect_machine(proc: Path = _PROC) -> Machine:
+    """Return the facts. Raises MachineLacks with the first thing that no cluster can do without."""
+    if os.geteuid() != 0:
+        raise MachineLacks(
+            "a cluster needs root", hint="run it with sudo, or in a container with all capabilities"
+        )
+    known = {line.split()[-1] for line in (proc / "filesystems").read_text().splitlines() if line.strip()}
+    for name in _FILESYSTEMS:
+        if name not in known:
+            raise MachineLacks(f"this kernel has no {name} filesystem", hint=f"try: modprobe {name}")
+    if not any((_CGROUP / name).exists() for name in ("cgroup.controllers", "memory")):
+        raise MachineLacks(f"no memory control group at {_CGROUP}", hint="mount the cgroup filesystem there")
+    return Machine(lowers_oom_score=has_capability((proc / "self" / "status").read_text(), _CAP_SYS_RESOURCE))
+
+
+def has_capability(status: str, number: int) -> bool:
+    """Tell from the text of /proc/PID/status whether a capability is effective."""
+    line = next(line for line in status.splitlines() if line.startswith("CapEff:"))
+    return bool(int(line.split()[1], 16) >> number & 1)
+
+
+def snapshotter_for(directory: Path) -> str:
+    """Return how containerd lays images out there: the kernel stacks no overlay's upper layer on another overlay."""
+    best, kind = "", ""
+    for line in (_PROC / "self" / "mounts").read_text().splitlines():
+        _, point, fstype, *_ = line.split()
+        if directory.is_relative_to(point) and len(point) >= len(best):
+            best, kind = point, fstype
+    return "native" if kind == "overlay" else "overlayfs"

@@ -1,0 +1,78 @@
+"""Where everything of the clusters lies: what is built once, and the state of each running cluster."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import e2e
+from e2e.cluster.errors import ClusterFault
+
+SOURCE = Path(str(e2e.__file__)).resolve().parent.parent
+BUILD = SOURCE / "build" / "cluster"
+_NAME = re.compile(r"[a-z]([a-z0-9-]{0,18}[a-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPlaces:
+    """The directory of one cluster; gone when the cluster is down, but for its logs."""
+
+    directory: Path
+
+    @property
+    def name(self) -> str:
+        """The cluster's name."""
+        return self.directory.name
+
+    @property
+    def config(self) -> Path:
+        """Certificates, tokens and configuration files; for root alone."""
+        return self.directory / "config"
+
+    @property
+    def logs(self) -> Path:
+        """One file a component; kept after the end."""
+        return self.directory / "logs"
+
+    @property
+    def node(self) -> Path:
+        """What is on the node's disk: images, containers, volumes, etcd."""
+        return self.directory / "node"
+
+    @property
+    def socket(self) -> Path:
+        """Where the node's first process takes orders."""
+        return self.directory / "init.sock"
+
+    @property
+    def lock(self) -> Path:
+        """Held as long as anything of the node lives."""
+        return self.directory / "lock"
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The administrator's."""
+        return self.directory / "kubeconfig"
+
+    @property
+    def description(self) -> Path:
+        """What `up` has started: JSON."""
+        return self.directory / "cluster.json"
+
+    def log(self, component: str) -> Path:
+        """The log of a component."""
+        return self.logs / f"{component}.log"
+
+
+def places_of(name: str, build: Path = BUILD) -> ClusterPlaces:
+    """Return the places of the cluster of this name. Raises ClusterFault for a name that cannot be a host's."""
+    if not _NAME.fullmatch(name):
+        raise ClusterFault(
+            f"{name!r} cannot be a cluster's name",
+            hint="use up to 20 of a-z, 0-9 and -, beginning with a letter",
+        )
+    return ClusterPlaces(build / "run" / name)
+
+
+def known_clusters(build: Path = BUILD) -> tuple[ClusterPlaces, ...]:
+    """Return every cluster that has been started and not been taken down, running or not."""
+    return tuple(ClusterPlaces(path.parent) for path in sorted((build / "run").glob("*/cluster.json")))

@@ -1,0 +1,8 @@
+"""End to end, on a real cluster: `make e2e`.
+
+Each test has a namespace of its own, and the node is compared with what it was before after each.
+
+`E2E_CLUSTER=NAME` uses a cluster of `e2e.cluster` that runs (with the images loaded) and leaves it running. Without it one is
+started for the run and ended with it. `KUBECONFIG` (with `E2E_IMAGES=registry/prefix`) names any other cluster: what looks at
+the node or ends components is then left out, and says so.
+"""

@@ -1,0 +1,129 @@
+"""Pods of tests, and waiting for what becomes of them."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from e2e.cluster.kubectl import Json, Kubectl, KubectlFailed
+from e2e.cluster.node_images import BUSYBOX_IMAGE
+from e2e.cluster.waiting import wait_for
+
+READY_S, GONE_S = 120.0, 120.0
+SLEEP = "trap 'exit 0' TERM; {script}; sleep 100000 & wait $!"
+
+
+def shell(name: str, script: str = ":", **fields: Any) -> Json:
+    """Return a container that runs a script and then waits for its end."""
+    return task(name, SLEEP.format(script=script), **fields)
+
+
+def task(name: str, script: str, **fields: Any) -> Json:
+    """Return a container that ends with its script."""
+    return {"name": name, "image": BUSYBOX_IMAGE, "command": ["sh", "-c", script], **fields}
+
+
+def pod(
+    name: str,
+    *containers: Json,
+    annotations: Mapping[str, str] | None = None,
+    labels: Mapping[str, str] | None = None,
+    **spec: Any,
+) -> Json:
+    """Return a pod."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "annotations": dict(annotations or {}), "labels": dict(labels or {})},
+        "spec": {"terminationGracePeriodSeconds": 5, "containers": list(containers), **spec},
+    }
+
+
+class Namespace:
+    """One test's namespace: what is created in it goes with it."""
+
+    def __init__(self, api: Kubectl, name: str) -> None:
+        self.api = api
+        self.name = name
+
+    def create(self, manifest: Json) -> Json:
+        """Create an object here and return it as the API server has it. Raises KubectlFailed."""
+        metadata = {**manifest["metadata"], "namespace": self.name}
+        return self.api.create({**manifest, "metadata": metadata})
+
+    def run(self, manifest: Json) -> Json:
+        """Create a pod and wait until all of it is ready."""
+        self.create(manifest)
+        return self.ready(manifest["metadata"]["name"])
+
+    def ready(self, name: str) -> Json:
+        """Wait until a pod is ready; return it."""
+        return self.until(name, is_ready, "ready")
+
+    def until(
+        self, name: str, condition: Callable[[Json], bool], what: str, timeout_s: float = READY_S
+    ) -> Json:
+        """Wait until a condition of a pod holds; return the pod. On failure the message is what kubectl describes."""
+
+        def look() -> Json | None:
+            found = self.pod(name)
+            return found if found is not None and condition(found) else None
+
+        found = wait_for(look, timeout_s)
+        assert found is not None, f"{name} is not {what} after {timeout_s:g} s\n{self.described(name)}"
+        return found
+
+    def pod(self, name: str) -> Json | None:
+        """Return a pod as it is now."""
+        return self.api.get("pod", name, self.name)
+
+    def delete(self, name: str, *arguments: str) -> None:
+        """Delete a pod and wait until it is gone."""
+        self.api.delete("pod", name, self.name, *arguments)
+        gone = wait_for(lambda: self.pod(name) is None, GONE_S)
+        assert gone, f"{name} is not gone after {GONE_S:g} s\n{self.described(name)}"
+
+    def exec(self, name: str, container: str, *argv: str, timeout_s: float = 60.0) -> str:
+        """Run a command in a container and return what it printed. Raises KubectlFailed."""
+        where = (f"--namespace={self.name}", f"--container={container}", name)
+        return self.api.run("exec", *where, "--", *argv, timeout_s=timeout_s)
+
+    def logs(self, name: str, container: str) -> str:
+        """Return what a container has printed."""
+        return self.api.run("logs", f"--namespace={self.name}", name, f"--container={container}")
+
+    def described(self, name: str) -> str:
+        """Return what a person would look at first."""
+        told = []
+        for arguments in (
+            ("describe", "pod", name),
+            ("logs", name, "--all-containers", "--prefix", "--tail=15"),
+        ):
+            try:
+                told.append(self.api.run(arguments[0], f"--namespace={self.name}", *arguments[1:]))
+            except KubectlFailed as fault:
+                told.append(str(fault))
+        return "\n".join(told)
+
+
+def is_ready(found: Json) -> bool:
+    """Tell whether a pod is ready."""
+    conditions = found["status"].get("conditions", ())
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def has_ended(found: Json) -> bool:
+    """Tell whether a pod has done its work, well or not."""
+    return found["status"].get("phase") in ("Succeeded", "Failed")
+
+
+def container_ids(found: Json) -> dict[str, str]:
+    """Return which containers a pod has now: another number is another container."""
+    status = found["status"]
+    both = (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ()))
+    return {each["name"]: each.get("containerID", "") for each in both}
+
+
+def restarts(found: Json) -> dict[str, int]:
+    """Return how often each container was started anew."""
+    status = found["status"]
+    both = (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ()))
+    return {each["name"]: each["restartCount"] for each in both}

@@ -1,0 +1,237 @@
+"""Sidemount on a real API server and under a real kubelet: README's pod, deaths, deletion; the node as it was after each."""
+
+import json
+import re
+import secrets
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from e2e.cluster.kubectl import Json, Kubectl, KubectlFailed
+from e2e.cluster.node_images import BUSYBOX_IMAGE
+from e2e.cluster.places import SOURCE
+from e2e.cluster.running import RunningCluster
+from e2e.cluster.service_images import service_reference
+from e2e.cluster.waiting import wait_for
+from e2e.tests import reader
+from e2e.tests.conftest import in_namespace
+from e2e.tests.deployment import SERVICE, Certificates, configuration, make_certificates, objects
+from e2e.tests.pods import Namespace, has_ended, pod, restarts, shell, task
+from sidemount.model.names import INJECTION_ENABLED, INJECTION_LABEL, OWN_NAMESPACE
+
+_READY_S, _ROUNDS_S = 180.0, 120.0
+_KEEPER, _DAEMON = "sidemount-keeper", "sidemount-books"
+_BLOCKS = 64
+
+
+@pytest.fixture(scope="module")
+def certificates() -> Certificates:
+    """The webhook's certificates."""
+    return make_certificates(datetime.now(UTC))
+
+
+@pytest.fixture(scope="module")
+def open_namespaces(own_cluster: RunningCluster | None, certificates: Certificates) -> Iterator[list[str]]:
+    """Names of namespaces that the webhook knows to be open to injection, with the webhook up and the API server asking it."""
+    if own_cluster is None:
+        pytest.skip("the images and sources of these tests are on our own cluster")
+    api = own_cluster.kubectl()
+    names = [f"ml-{secrets.token_hex(3)}" for _ in range(20)]
+    api.apply(*objects(service_reference(), names, certificates))
+    try:
+        assert wait_for(lambda: _is_available(api), _READY_S), _described(api)
+        api.apply(configuration(certificates))
+        yield names
+    finally:
+        api.delete("mutatingwebhookconfiguration", "sidemount")
+        api.delete("namespace", OWN_NAMESPACE)
+        assert wait_for(lambda: api.get("namespace", OWN_NAMESPACE) is None, _READY_S)
+
+
+def _is_available(api: Kubectl) -> bool:
+    found = api.get("deployment", SERVICE, OWN_NAMESPACE) or {}
+    available: int = found.get("status", {}).get("availableReplicas", 0)
+    return available > 0 and available == found["spec"]["replicas"]
+
+
+def _described(api: Kubectl) -> str:
+    where = f"--namespace={OWN_NAMESPACE}"
+    told = [api.run("describe", "pods", where)]
+    try:
+        told.append(api.run("logs", where, f"deployment/{SERVICE}", "--tail=30"))
+    except KubectlFailed as fault:
+        told.append(str(fault))
+    return "\n".join(told)
+
+
+@pytest.fixture
+def ml(open_namespaces: list[str], api: Kubectl, unchanged_node: None) -> Iterator[Namespace]:
+    """A namespace that is open to injection."""
+    yield from in_namespace(api, open_namespaces.pop(), {INJECTION_LABEL: INJECTION_ENABLED})
+
+
+@pytest.fixture
+def sources(cluster: RunningCluster) -> Path:
+    """The node's /srv, from outside."""
+    return cluster.places.node / "srv"
+
+
+@pytest.fixture
+def books(sources: Path) -> Iterator[Path]:
+    """A source whose file `blob` says in every block which one it is."""
+    directory = sources / f"books-{secrets.token_hex(3)}"
+    directory.mkdir(mode=0o755)
+    blob = b"".join(b"%08d" % number * (reader.BLOCK // 8) for number in range(_BLOCKS))
+    (directory / "blob").write_bytes(blob)
+    yield directory
+    assert (directory / "blob").read_bytes() == blob, "a source was changed"
+
+
+def _reading_pod(books: Path) -> Json:
+    """Return a pod that holds a file of its volume open and uses it all the time."""
+    app: dict[str, Any] = {
+        "name": "app",
+        "image": service_reference(),
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["python3", "-S", "-u", "-c", Path(str(reader.__file__)).read_text(), "/data"],
+        "securityContext": {"runAsUser": 0, "runAsGroup": 0},
+        "volumeMounts": [{"name": "books", "mountPath": "/data"}],
+    }
+    annotations = {"volume.sidemount.io/books": f"dir:///srv/{books.name}"}
+    return pod("reader", app, annotations=annotations, volumes=[{"name": "books", "emptyDir": {}}])
+
+
+def _rounds(ml: Namespace) -> int:
+    return len(ml.logs("reader", "app").splitlines())
+
+
+def _goes_on(ml: Namespace, rounds: int = 20) -> None:
+    """Wait until the application has done more of its work, and has never ended."""
+    before = _rounds(ml)
+    done = wait_for(lambda: _rounds(ml) >= before + rounds, _ROUNDS_S)
+    assert done, f"the application stands still after {before} rounds\n{ml.described('reader')}"
+    found = ml.pod("reader")
+    assert found is not None
+    assert restarts(found)["app"] == 0, ml.described("reader")
+
+
+def _serving_process(ml: Namespace) -> int:
+    """Return the number that the process which serves has in its container."""
+    lines = ml.logs("reader", _DAEMON).splitlines()
+    told = [json.loads(line) for line in lines if line.startswith("{")]
+    return int(next(message["pid"] for message in reversed(told) if message.get("event") == "serving"))
+
+
+def _signal(ml: Namespace, container: str, pid: int, number: int) -> None:
+    ml.exec("reader", container, "python3", "-S", "-c", f"import os; os.kill({pid}, {number})")
+
+
+def _readme_pod() -> Json:
+    """Return the pod that README shows."""
+    blocks = re.findall(r"```yaml\n(.*?)```", (SOURCE / "README.md").read_text(), re.DOTALL)
+    found: Json = next(made for block in blocks if (made := yaml.safe_load(block))["kind"] == "Pod")
+    return found
+
+
+def test_the_readme_s_pod_reads_its_data(ml: Namespace, sources: Path) -> None:
+    manifest = _readme_pod()
+    volume, source = next(iter(manifest["metadata"]["annotations"].items()))
+    directory = sources / source.removeprefix("dir:///srv/").partition("?")[0]
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "n01440764.jpg").write_bytes(b"fish")
+    # The node has no registry to ask for the image, and the command ends: once is enough.
+    manifest["spec"]["containers"][0]["image"] = BUSYBOX_IMAGE
+    manifest["spec"]["restartPolicy"] = "Never"
+    created = ml.create(manifest)
+    names = [each["name"] for each in created["spec"]["initContainers"]]
+    assert names == [_KEEPER, f"sidemount-{volume.removeprefix('volume.sidemount.io/')}"]
+    ended = ml.until("trainer", has_ended, "ended")
+    assert ended["status"]["phase"] == "Succeeded", ml.described("trainer")
+    assert "n01440764.jpg" in ml.logs("trainer", "trainer")
+    ml.delete("trainer")
+
+
+def test_the_death_of_what_serves_is_not_noticed(ml: Namespace, books: Path) -> None:
+    """Open files go on, and what was written is there once."""
+    ml.run(_reading_pod(books))
+    _goes_on(ml)
+    for _ in range(3):
+        _signal(ml, _DAEMON, _serving_process(ml), 9)
+        _goes_on(ml)
+    found = ml.pod("reader")
+    assert found is not None
+    assert restarts(found)[_DAEMON] == 0
+    ml.delete("reader")
+    written = (books / "journal").read_text().splitlines()
+    assert written == [str(number) for number in range(len(written))]
+    assert len(written) >= 80
+
+
+@pytest.mark.parametrize("container", [_DAEMON, _KEEPER])
+def test_the_death_of_a_whole_container_is_not_noticed(
+    cluster: RunningCluster, ml: Namespace, books: Path, container: str
+) -> None:
+    """Killed from the node, as the kernel would for want of memory."""
+    found = ml.run(_reading_pod(books))
+    _goes_on(ml)
+    status = next(each for each in found["status"]["initContainerStatuses"] if each["name"] == container)
+    cluster.ctr("task", "kill", "--signal", "SIGKILL", status["containerID"].removeprefix("containerd://"))
+    again = ml.until(
+        "reader", lambda now: restarts(now)[container] == 1 and _is_started(now, container), "restarted"
+    )
+    assert restarts(again)["app"] == 0
+    _goes_on(ml)
+    ml.delete("reader")
+
+
+def _is_started(found: Json, container: str) -> bool:
+    return any(
+        each["name"] == container and each.get("started") and "running" in each["state"]
+        for each in found["status"]["initContainerStatuses"]
+    )
+
+
+@pytest.mark.parametrize("arguments", [(), ("--force", "--grace-period=0")], ids=["deleted", "forced"])
+def test_a_deleted_pod_leaves_no_mount(
+    cluster: RunningCluster, ml: Namespace, books: Path, arguments: tuple[str, ...]
+) -> None:
+    ml.run(_reading_pod(books))
+    assert "fuse.sidemount" in cluster.on_node("cat", "/proc/self/mountinfo")
+    ml.delete("reader", *arguments)
+    gone = wait_for(lambda: "fuse.sidemount" not in cluster.on_node("cat", "/proc/self/mountinfo"), _ROUNDS_S)
+    assert gone, cluster.on_node("grep", "fuse", "/proc/self/mountinfo")
+
+
+def test_a_pod_that_does_not_ask_is_none_of_the_webhook_s(ml: Namespace, api: Kubectl) -> None:
+    """All replicas are away: who asks waits, and nobody else."""
+    where = f"--namespace={OWN_NAMESPACE}"
+    api.run("scale", where, f"deployment/{SERVICE}", "--replicas=0")
+    try:
+        assert wait_for(lambda: not api.items("pods", OWN_NAMESPACE), _READY_S)
+        ml.run(pod("bystander", shell("app")))
+        asking = pod(
+            "asking",
+            task("app", "ls /data", volumeMounts=[{"name": "books", "mountPath": "/data"}]),
+            annotations={"volume.sidemount.io/books": "dir:///srv/books"},
+            volumes=[{"name": "books", "emptyDir": {}}],
+        )
+        with pytest.raises(KubectlFailed, match="sidemount"):
+            ml.create(asking)
+    finally:
+        api.run("scale", where, f"deployment/{SERVICE}", "--replicas=1")
+        assert wait_for(lambda: _is_available(api), _READY_S), _described(api)
+
+
+def test_a_source_that_no_class_serves_is_refused_with_its_reason(ml: Namespace) -> None:
+    asking = pod(
+        "stranger",
+        task("app", "ls /data", volumeMounts=[{"name": "keys", "mountPath": "/data"}]),
+        annotations={"volume.sidemount.io/keys": "dir:///etc"},
+        volumes=[{"name": "keys", "emptyDir": {}}],
+    )
+    with pytest.raises(KubectlFailed, match=r"source|dir:///etc"):
+        ml.create(asking)
