@@ -1,7 +1,13 @@
-"""An external client's program as what serves a volume: one process, which nobody can succeed."""
+"""An external client's program as what serves a volume: one process, which nobody can succeed.
+
+One that dies after it has worked is started again here, with a new connection: kubelet would take ten seconds for that, and then
+longer and longer. One that does not get that far, or dies too often, ends its container, for everybody to see.
+"""
 
 import os
 import signal
+import time
+from collections import deque
 
 from sidecar.daemon_client import Client, client_argv
 from sidecar.daemon_settings import DaemonSettings, Master, Order
@@ -10,17 +16,41 @@ from sidemount.host.handover import Heartbeat, Hello, Ready
 from sidemount.host.logs import EventLog
 from sidemount.model.names import client_place
 
+_WORKED_S = 1.0
+_RESTARTS_MAX = 10
+_WINDOW_S = 60.0
+
+
+class Restarts:
+    """Decides whether a client that died is started again in this container. Times are of one monotonic clock."""
+
+    def __init__(self) -> None:
+        self._times: deque[float] = deque(maxlen=_RESTARTS_MAX)
+
+    def is_due(self, started: float, now: float) -> bool:
+        """Tell whether it is, and remember that."""
+        is_often = len(self._times) == _RESTARTS_MAX and now - self._times[0] < _WINDOW_S
+        if now - started < _WORKED_S or is_often:
+            return False
+        self._times.append(now)
+        return True
+
 
 class ClientServer:
     """Implements `sidecar.daemon_settings.Server`."""
 
-    def __init__(self, order: Order, settings: DaemonSettings, master: Master, log: EventLog) -> None:
+    def __init__(
+        self, order: Order, settings: DaemonSettings, master: Master, restarts: Restarts, log: EventLog
+    ) -> None:
         self._serve = order.serve
         self._device = order.device
         self._settings = settings
         self._master = master
+        self._restarts = restarts
         self._log = log
         self._client: Client | None = None
+        self._started = time.monotonic()
+        self._is_told_to_end = False
 
     def start(self) -> None:
         """Start the program."""
@@ -77,6 +107,7 @@ class ClientServer:
 
     def stop(self) -> None:
         """Ask it to end, and kill it if it does not."""
+        self._is_told_to_end = True
         if self._client is not None:
             self._client.end(self._settings.flush_s)
 
@@ -91,6 +122,7 @@ class ClientServer:
 
     def abandon(self) -> None:
         """Kill it."""
+        self._is_told_to_end = True
         if self._client is not None:
             self._client.signal(signal.SIGKILL)
 
@@ -105,4 +137,10 @@ class ClientServer:
         else:
             self._log.error("client_ended", code=code, output=self._client.tail())
         self._client = None
-        self._master.ended(code, clean=code == 0)
+        now = time.monotonic()
+        if code == 0 or self._is_told_to_end or not self._restarts.is_due(self._started, now):
+            self._master.ended(code, clean=code == 0)
+            return
+        if self._device >= 0:
+            os.close(self._device)
+        self._master.lost(f"the client ended with code {code}", clean=False)

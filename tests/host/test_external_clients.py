@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from sidecar.daemon_client_server import Restarts
 from sidemount.model.mountspec import KeeperMount, MountSpec
 from tests.host.conftest import MakePod
 from tests.host.keeper_pod import PYTHON, Pod, is_running, view, wait_stopped
@@ -42,7 +43,12 @@ print("serving", sys.argv[1], file=sys.stderr, flush=True)
 if sys.argv[2] == "fail":
     sys.exit(7)
 import signal
-signal.signal(signal.SIGTERM, lambda *_: pyfuse3.terminate())
+def end(*_):
+    try:
+        pyfuse3.terminate()
+    except Exception:  # the mount is gone already, and its main loop over
+        pass
+signal.signal(signal.SIGTERM, end)
 trio.run(pyfuse3.main)
 print("done", flush=True)
 """
@@ -104,18 +110,39 @@ def test_what_a_client_writes_is_logged_without_secrets(given_pod: Pod) -> None:
             assert secret not in log.read_text()
 
 
-def test_a_client_that_dies_takes_its_shim_with_it_and_is_succeeded(given_pod: Pod) -> None:
+def kill_client(pod: Pod) -> None:
+    """Kill the client that has worked, and wait until it is started again and shown, without any kubelet."""
+    before = [e["pid"] for e in pod.events(pod.daemon_log("train")) if e["event"] == "client_started"]
+    time.sleep(1.1)  # as long as it takes to have worked
+    os.kill(before[-1], signal.SIGKILL)
+
+    def is_back() -> bool:
+        started = [e["pid"] for e in pod.events(pod.daemon_log("train")) if e["event"] == "client_started"]
+        return len(started) == len(before) + 1 and pod.probe() == "ready"
+
+    eventually(is_back, timeout_s=30, what=pod.log_text())
+
+
+def test_a_client_that_dies_is_started_again_in_its_container(given_pod: Pod) -> None:
+    """Kubelet would wait ten seconds and more, and the pod be unready."""
     pod = given_pod
     start(pod)
-    (started,) = [e for e in pod.events(pod.daemon_log("train")) if e["event"] == "client_started"]
-    os.kill(started["pid"], signal.SIGKILL)
-    assert pod.daemons["train"].wait(10) == 128 + signal.SIGKILL
-    pod.start_daemon("train", "--secrets", str(pod.node.work / "secrets"))
-    pod.wait_ready()
-    assert (pod.seen("train") / "file").read_text() == "content"
-    assert pod.layers("train") == 2
+    for layers in (2, 3, 4):
+        kill_client(pod)
+        assert (pod.seen("train") / "file").read_text() == "content"
+        assert pod.layers("train") == layers
+    assert is_running(pod.daemons["train"])
     assert pod.end() == 0
+    assert pod.daemons["train"].wait(10) == 0
     assert pod.node.fuse_mounts() == []
+
+
+def test_only_a_client_that_has_worked_is_started_again_and_not_for_ever() -> None:
+    restarts = Restarts()
+    assert not restarts.is_due(started=0.0, now=0.9)
+    given = [restarts.is_due(started=2.0 * n, now=2.0 * n + 2) for n in range(12)]
+    assert given == [True] * 10 + [False] * 2
+    assert restarts.is_due(started=30.0, now=65.0)
 
 
 def test_a_killed_shim_takes_its_client_with_it(given_pod: Pod) -> None:
@@ -209,8 +236,6 @@ def test_a_client_that_mounts_by_itself_serves_and_ends_with_the_keeper(own_pod:
     assert pod.node.fuse_mounts() == []
 
 
-
-
 @pytest.mark.parametrize("victim", ["client", "shim"])
 def test_it_is_succeeded_when_it_dies_and_no_write_lands_beneath(own_pod: Pod, victim: str) -> None:
     pod = own_pod.start()
@@ -218,14 +243,12 @@ def test_it_is_succeeded_when_it_dies_and_no_write_lands_beneath(own_pod: Pod, v
         ["sh", "-c", f"i=0; while :; do i=$((i+1)); echo x > {pod.place('train')}/w$i; done"]
     )
     for _ in range(2):
-        started = [e for e in pod.events(pod.daemon_log("train")) if e["event"] == "client_started"][-1]
         if victim == "client":
-            os.kill(started["pid"], signal.SIGKILL)
+            kill_client(pod)
         else:
-            pod.daemons["train"].kill()
-        assert pod.daemons["train"].wait(10) in (128 + signal.SIGKILL, -signal.SIGKILL)
-        pod.start_daemon()
-        pod.wait_ready()
+            pod.kill_daemon()
+            pod.start_daemon()
+            pod.wait_ready()
         assert reads(pod)
     writer.kill()
     writer.wait(5)

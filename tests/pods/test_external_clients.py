@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -85,8 +86,7 @@ def test_a_client_with_a_descriptor_serves_the_volume(memo: RunningPod) -> None:
 
 
 def test_a_client_with_a_descriptor_has_no_privilege(memo: RunningPod) -> None:
-    processes = _processes(memo)
-    clients = [pid for pid in processes if _read(pid, "comm") == "memo\n"]
+    clients = _memos(memo)
     assert len(clients) == 1
     for pid in (memo.pid("sidemount-note"), *clients):
         lines = [line.partition(":\t") for line in _read(pid, "status").splitlines()]
@@ -120,21 +120,19 @@ def test_a_credential_is_in_the_client_s_files_and_nowhere_else(memo: RunningPod
 
 
 def test_a_client_that_dies_is_replaced(memo: RunningPod) -> None:
-    """The client is a child of its container's first process: its end is the container's, and the volume comes back."""
-    before = memo.status().containers["sidemount-note"].restart_count
-    (client,) = [pid for pid in _processes(memo) if _read(pid, "comm") == "memo\n"]
+    """By its container's first process: kubelet is not needed for that, and the pod stays ready."""
+    (client,) = _memos(memo)
+    time.sleep(1.1)  # one that lives shorter ends its container instead
     os.kill(client, 9)
-    memo.wait_for(
-        lambda s: s.ready and s.containers["sidemount-note"].restart_count == before + 1,
-        RECOVERED_S,
-        "recovered",
-    )
-    assert sh(memo, "app", "cat /note/memo.txt") == "memo://buy-milk\n"
-    assert memo.status().containers["app"].restart_count == 0
+    until = time.monotonic() + RECOVERED_S
+    while _memos(memo) in ([], [client]) or sh(memo, "app", "cat /note/memo.txt") != "memo://buy-milk\n":
+        assert time.monotonic() < until, memo.logs("sidemount-note")
+        time.sleep(0.05)
+    assert {c.restart_count for c in memo.status().containers.values()} == {0}
 
 
 def test_a_keeper_that_dies_takes_the_client_s_mount_back(memo: RunningPod) -> None:
-    client = [pid for pid in _processes(memo) if _read(pid, "comm") == "memo\n"]
+    client = _memos(memo)
     memo.kill("sidemount-keeper")
     memo.wait_for(
         lambda s: s.ready and s.containers["sidemount-keeper"].restart_count == 1,
@@ -142,7 +140,7 @@ def test_a_keeper_that_dies_takes_the_client_s_mount_back(memo: RunningPod) -> N
         "with a new keeper",
     )
     assert sh(memo, "app", "cat /note/memo.txt") == "memo://buy-milk\n"
-    assert [pid for pid in _processes(memo) if _read(pid, "comm") == "memo\n"] == client
+    assert _memos(memo) == client
 
 
 # A client that mounts by itself ----------------------------------------------------------------------------
@@ -197,6 +195,10 @@ def test_a_self_mounting_client_s_volume_is_never_seen_empty(bindfs_stage: Stage
 def _watched(bindfs_stage: Stage) -> RunningPod:
     app = watcher("app", "shown", file=BINDFS_FILE, text=BINDFS_TEXT, inbox="")
     return bindfs_stage.run(pod({"shown": "bindfs://any"}, app))
+
+
+def _memos(running: RunningPod) -> list[int]:
+    return [pid for pid in _processes(running) if _read(pid, "comm") == "memo\n"]
 
 
 def _processes(running: RunningPod) -> list[int]:
