@@ -49,6 +49,12 @@ class Work:
         self.in_progress = 0
 
 
+class CountingOperations(pyfuse3.Operations):
+    """Operations whose handlers count into `work` by themselves, which saves every request a call."""
+
+    work: Work
+
+
 class CountedOperations(pyfuse3.Operations):
     """Another Operations, every handler of which is counted."""
 
@@ -59,8 +65,11 @@ class CountedOperations(pyfuse3.Operations):
         self.enable_acl = operations.enable_acl
         vars(self)["init"] = operations.init
         vars(self)["stacktrace"] = operations.stacktrace
-        for name in _HANDLERS:
-            vars(self)[name] = _counted(getattr(operations, name), work)
+        if isinstance(operations, CountingOperations):
+            operations.work = work
+            vars(self).update({name: getattr(operations, name) for name in _HANDLERS})
+        else:
+            vars(self).update({name: _counted(getattr(operations, name), work) for name in _HANDLERS})
 
 
 def _counted(handler: Callable[..., Awaitable[Any]], work: Work) -> Callable[..., Awaitable[Any]]:

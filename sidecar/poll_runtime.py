@@ -41,6 +41,19 @@ class _Suspend(Awaitable[None]):
 _SUSPEND = _Suspend()
 
 
+class _Done(Awaitable[None]):
+    """Nothing to wait for: a worker goes on at once. Costs less than a coroutine that does nothing."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[None, None, None]:
+        return _NOTHING_TO_YIELD  # type: ignore[return-value]  # an iterator is all that `await` needs
+
+
+_NOTHING_TO_YIELD = iter(())
+_DONE = _Done()
+
+
 class _Task:
     __slots__ = ("coroutine", "has_read", "name")
 
@@ -126,10 +139,19 @@ class PollRuntime:
         self._closing = True
         os.eventfd_write(self._wake, 1)
 
-    async def wait_readable(self, fd: int) -> None:
+    def wait_readable(self, fd: int) -> Awaitable[None]:
+        """Wait for a request. The worker whose turn it is polls right here, unless others are ready to run."""
         if self._polled != fd:
             self._poller.register(fd, select.POLLIN)
             self._polled = fd
+        if self._ready or self.errands or not self._current.has_read or self._closing:
+            return self._wait_in_turn(fd)
+        for descriptor, _ in self._poller.poll():
+            if descriptor != fd:
+                return self._wait_in_turn(fd)  # a thread has come to its end
+        return _DONE
+
+    async def _wait_in_turn(self, fd: int) -> None:
         if self._ready:  # whoever a thread has woken goes first, or load would starve it
             await self.pause()
         idle = False
@@ -210,16 +232,23 @@ class _ReadLock:
         self._held = False
         self._waiting: deque[_Task] = deque()
 
-    async def __aenter__(self) -> None:
+    def __aenter__(self) -> Awaitable[None]:
+        if self._held:
+            return self._acquire()
+        self._held = True
+        return _DONE
+
+    def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> Awaitable[None]:
+        self._held = False
+        return _DONE
+
+    async def _acquire(self) -> None:
         while self._held:
             self._waiting.append(self._runtime.park())
             await _SUSPEND
         self._held = True
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._held = False
 
     def hand_on(self) -> _Task | None:
         """Return the next waiter if the lock is free."""

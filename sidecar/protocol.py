@@ -16,6 +16,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import pyfuse3
 
+from sidecar.daemon_work import CountingOperations, Work
 from sidecar.protocol_entry import EntryRenderer
 from sidecar.protocol_errno import ErrnoTable, sane
 from sidecar.protocol_filesystem import (
@@ -31,6 +32,7 @@ from sidecar.takeover.drain import Drained
 from sidecar.takeover.errand import Errands
 
 _LOG = logging.getLogger(__name__)
+_BUFFERS = (bytes, bytearray, memoryview)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -69,19 +71,24 @@ def _bounded(handler: Handler[P, R], *, mutates: bool) -> Handler[P, R]:
     async def boundary(self: "FilesystemOperations", /, *args: P.args, **kwargs: P.kwargs) -> R:
         if mutates and self.settings.read_only:
             raise pyfuse3.FUSEError(errno.EROFS)
+        work = self.work
+        work.in_progress += 1
         try:
             return await handler(self, *args, **kwargs)
         except pyfuse3.FUSEError as error:
             number = error.errno if error.errno == errno.ENOSYS else sane(error.errno)
         except Exception as error:
             number = self.errnos.answer(operation, error)
+        finally:
+            work.in_progress -= 1
+            work.handled += 1
         raise pyfuse3.FUSEError(number)
 
     boundary.__dict__["is_guarded"] = True
     return boundary
 
 
-class FilesystemOperations(pyfuse3.Operations):
+class FilesystemOperations(CountingOperations):
     """Serves one filesystem. `on_init` is called when pyfuse3 has read FUSE_INIT, before it answers."""
 
     # The kernel may ask for "." and ".." of a node that it dropped from its caches (open_by_handle_at, NFS export of the mount).
@@ -90,6 +97,7 @@ class FilesystemOperations(pyfuse3.Operations):
     def __init__(self, filesystem: VirtualFilesystem, settings: ProtocolSettings) -> None:
         super().__init__()
         self.settings = settings
+        self.work = Work()
         self.enable_acl = settings.acl
         self.enable_writeback_cache = settings.writeback
         self.on_init: Callable[[], None] = _nothing
@@ -142,6 +150,8 @@ class FilesystemOperations(pyfuse3.Operations):
             await self._filesystem.forget(inode_list)
         except Exception as error:
             self.errnos.answer("forget", error)
+        finally:
+            self.work.handled += 1
 
     @guarded
     async def readlink(self, inode: int, ctx: pyfuse3.RequestContext) -> bytes:
@@ -294,8 +304,10 @@ class FilesystemOperations(pyfuse3.Operations):
     @guarded
     async def read(self, fh: int, off: int, size: int) -> bytes:
         """Read. The kernel refuses an answer longer than it asked for."""
-        content = await self._filesystem.read(fh, off, size)
-        if not isinstance(content, bytes | bytearray | memoryview) or len(content) > size:
+        content = self._filesystem.read_now(fh, off, size)
+        if content is None:
+            content = await self._filesystem.read(fh, off, size)
+        if not isinstance(content, _BUFFERS) or len(content) > size:
             raise TypeError(f"read returned {type(content).__name__} of {len(content)} for {size} bytes")
         return content  # type: ignore[return-value]  # pyfuse3 takes any contiguous buffer
 

@@ -195,6 +195,10 @@ class VirtualFilesystem(Protocol):
         """Make a regular file and open it."""
         ...
 
+    def read_now(self, handle: int, offset: int, size: int) -> bytes | bytearray | memoryview | None:
+        """Read as `read` does if nothing has to be waited for; else None, and `read` is asked."""
+        ...
+
     async def read(self, handle: int, offset: int, size: int) -> bytes | bytearray | memoryview:
         """Return up to `size` bytes; fewer only at the end of the file. The buffer is used up before any other call."""
         ...

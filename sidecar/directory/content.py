@@ -85,9 +85,9 @@ class Content:
             return self._store.read(file.fd, offset, size)
         if size > len(self._buffer):
             self._buffer = memoryview(bytearray(size))
-        got = 0
         try:
-            while got < size:
+            got = self._store.read_cached(file.fd, offset, self._buffer[:size])
+            while 0 < got < size:  # the end of the file, or of what is in memory
                 count = self._store.read_cached(file.fd, offset + got, self._buffer[got:size])
                 if not count:
                     break

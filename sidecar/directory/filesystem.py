@@ -175,12 +175,12 @@ class DirectoryFilesystem:
         handle, entry = await self._run(self._namespace.create, parent, name, mode, flags, caller)
         return self._content.created(handle), entry
 
+    def read_now(self, handle: int, offset: int, size: int) -> bytes | memoryview | None:
+        """Read what is in memory already."""
+        return None if self._is_remote else self._content.read_now(handle, offset, size)
+
     async def read(self, handle: int, offset: int, size: int) -> bytes | bytearray | memoryview:
-        """Read."""
-        if not self._is_remote:
-            content = self._content.read_now(handle, offset, size)
-            if content is not None:
-                return content
+        """Read, waiting for the disk."""
         return await self._in_thread(self._content.read, handle, offset, size)
 
     async def write(self, handle: int, offset: int, content: bytes) -> int:

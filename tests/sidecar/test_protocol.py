@@ -1,5 +1,6 @@
 """The errno boundary: nothing but FUSEError leaves an operation, whatever the filesystem raises or returns."""
 
+import contextlib
 import errno
 import inspect
 import logging
@@ -13,6 +14,7 @@ import pyfuse3
 import pytest
 import trio
 
+from sidecar.daemon_work import CountedOperations, Work
 from sidecar.protocol import FilesystemOperations, ProtocolSettings, may_access
 from sidecar.protocol_errno import ERRNO, ErrnoTable
 from sidecar.protocol_filesystem import Attributes, Entry, Opened, OperationAbsent, Statistics
@@ -33,6 +35,10 @@ class Filesystem:
 
     def begin(self, kernel_knows: Callable[[int], bool]) -> None:
         """Be served."""
+
+    def read_now(self, *args: Any) -> Any:
+        """Wait for everything."""
+        return None
 
     def __getattr__(self, name: str) -> Any:
         async def operation(*args: Any) -> Any:
@@ -321,3 +327,26 @@ def test_statistics_arrive_in_the_right_fields() -> None:
 def test_mode_bits(mode: int, uid: int, groups: set[int], mask: int, allowed: bool) -> None:
     attributes = FILE._replace(mode=mode, uid=10, gid=20)
     assert may_access(attributes, mask, uid, groups) is allowed
+
+
+@pytest.mark.parametrize("behave", [lambda: None, raising(OSError(errno.EACCES, "")), raising(ValueError())])
+def test_every_handler_counts_into_the_work_that_is_told_to_the_keeper(behave: Callable[[], Any]) -> None:
+    inner = operations(behave)
+    work = Work()
+    counted = CountedOperations(inner, work)
+    for count, call in enumerate(CALLS, 1):
+        with contextlib.suppress(pyfuse3.FUSEError):
+            run(getattr(counted, call)(*CALLS[call]))
+        assert (work.handled, work.in_progress) == (count, 0), call
+    run(counted.forget([(1, 1)]))
+    assert (work.handled, work.in_progress) == (len(CALLS) + 1, 0)
+
+
+def test_a_read_that_need_not_wait_does_not() -> None:
+    class Cached(Filesystem):
+        def read_now(self, *args: Any) -> Any:
+            return memoryview(b"cached") if args[0] == 1 else None
+
+    what = FilesystemOperations(Cached(lambda: b"waited"), ProtocolSettings())
+    assert bytes(run(what.read(1, 0, 6))) == b"cached"
+    assert run(what.read(2, 0, 6)) == b"waited"
