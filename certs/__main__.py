@@ -1,6 +1,7 @@
-"""`python -m certs`: development certificates, and what a certificate says."""
+"""`python -m certs`: development certificates, rotation in a cluster, and what a certificate says and is worth."""
 
 import argparse
+import asyncio
 import json
 import os
 import sys
@@ -11,8 +12,11 @@ from pathlib import Path
 
 from certs.description import describe, render_description
 from certs.development import DevelopmentFiles, Outcome, ensure_development
-from certs.hosts import parse_hosts
-from certs.pem import parse_certificates, read_pem
+from certs.handshake import shake_hands
+from certs.hosts import parse_host, parse_hosts, render_host
+from certs.pem import parse_bundle, parse_certificates, read_pem
+from certs.rotate_settings import add_rotate_arguments, parse_address, parse_rotate_settings
+from certs.trust import verify
 from sidemount.model.errors import InvalidRequest, VolumeError
 
 EXIT_FAILED = 1
@@ -24,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     now = datetime.now(UTC)
     try:
-        code = _dev(arguments, now) if arguments.command == "dev" else _inspect(arguments, now)
+        code = _COMMANDS[arguments.command](arguments, now)
         if sys.stdout is not None:
             sys.stdout.flush()
     except VolumeError as error:
@@ -69,7 +73,49 @@ def _parser() -> argparse.ArgumentParser:
     inspect = commands.add_parser("inspect", help="show what the certificates of a PEM file say")
     inspect.add_argument("file", type=Path, metavar="FILE")
     inspect.add_argument("-o", "--output", choices=("text", "json"), default="text")
+    verify = commands.add_parser(
+        "verify", help="tell whether a client that trusts a bundle accepts a certificate"
+    )
+    verify.add_argument("--bundle", required=True, type=Path, metavar="FILE", help="what the client trusts")
+    verify.add_argument("--name", required=True, metavar="HOST", help="the name that it verifies")
+    served = verify.add_mutually_exclusive_group(required=True)
+    served.add_argument("--connect", metavar="HOST:PORT", help="shake hands with this address")
+    served.add_argument("--cert", type=Path, metavar="FILE", help="judge this chain, leaf first")
+    rotate = commands.add_parser(
+        "rotate",
+        help="keep a webhook's certificate and caBundle in order, in a cluster",
+        description="Keep authority and certificate of a webhook in a Secret, its caBundle in the webhook "
+        "configurations, and the certificate in a directory. Runs beside every replica; one of them leads.",
+    )
+    add_rotate_arguments(rotate)
     return parser
+
+
+def _verify(arguments: argparse.Namespace, now: datetime) -> int:
+    bundle = parse_bundle(read_pem(arguments.bundle))
+    name = render_host(parse_host(arguments.name))
+    if arguments.connect is not None:
+        host, port = parse_address("--connect", arguments.connect)
+        verdict = asyncio.run(shake_hands(host, port, name, bundle))
+    else:
+        chain = parse_certificates(read_pem(arguments.cert), str(arguments.cert))
+        verdict = verify(chain, bundle, name, now=now)
+    print(f"{verdict.trust.value}: {verdict.message}" if verdict.message else verdict.trust.value)
+    return 0 if verdict.is_verified else EXIT_FAILED
+
+
+def _rotate(arguments: argparse.Namespace, now: datetime) -> int:
+    # Half a second and tens of megabytes of Kubernetes client, which no other command needs.
+    from certs.rotate import default_identity, run_rotate
+
+    run_rotate(parse_rotate_settings(arguments, identity=default_identity()), _announce)
+    return 0
+
+
+def _announce(line: str) -> None:
+    # Nobody may be reading; that is no reason not to rotate.
+    with suppress(OSError):
+        print(line, flush=True)
 
 
 def _dev(arguments: argparse.Namespace, now: datetime) -> int:
@@ -97,6 +143,8 @@ def _inspect(arguments: argparse.Namespace, now: datetime) -> int:
         print("\n\n".join(render_description(description) for description in descriptions))
     return 0 if all(description.state == "valid" for description in descriptions) else EXIT_FAILED
 
+
+_COMMANDS = {"dev": _dev, "inspect": _inspect, "verify": _verify, "rotate": _rotate}
 
 if __name__ == "__main__":
     sys.exit(main())

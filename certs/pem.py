@@ -2,10 +2,13 @@
 
 import contextlib
 import os
+import re
 import secrets
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
@@ -21,6 +24,7 @@ from sidemount.model.errors import HostFailure, InvalidRequest
 MAX_FILE_BYTES = 1 << 20
 KEY_MODE = 0o600
 CERTIFICATE_MODE = 0o644
+_CERTIFICATE_BLOCK = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 
 
 def render_certificate(certificate: x509.Certificate) -> bytes:
@@ -52,20 +56,60 @@ def parse_certificates(content: bytes, where: str) -> list[x509.Certificate]:
         raise InvalidRequest(f"{where} holds no certificate in PEM that can be read", hint=hint) from error
 
 
+def parse_bundle(content: bytes) -> tuple[x509.Certificate, ...]:
+    """Return every certificate of a trust bundle that can be read, each once; what cannot be read is passed over.
+
+    An API server reads a caBundle in this way.
+    """
+    found: dict[x509.Certificate, None] = {}
+    for block in _CERTIFICATE_BLOCK.findall(content[:MAX_FILE_BYTES]):
+        with contextlib.suppress(ValueError):
+            found[x509.load_pem_x509_certificate(block)] = None
+    return tuple(found)
+
+
+def render_bundle(certificates: Iterable[x509.Certificate]) -> bytes:
+    """Return certificates as one PEM text."""
+    return b"".join(render_certificate(certificate) for certificate in certificates)
+
+
 def load_issued(certificate_path: Path, key_path: Path) -> Issued:
     """Return the first certificate of one file and the key of another; whether they match is not judged here.
 
     Raises: HostFailure, InvalidRequest.
     """
-    certificate = parse_certificates(read_pem(certificate_path), str(certificate_path))[0]
+    certificate = read_pem(certificate_path)
+    return parse_issued(
+        certificate, str(certificate_path), lambda: read_pem(key_path), key_where=str(key_path)
+    )
+
+
+def is_pair(certificate: x509.Certificate, key_pem: bytes) -> bool:
+    """Tell whether a PEM text is the certificate's private key, of whatever algorithm, unencrypted."""
     try:
-        key = load_pem_private_key(read_pem(key_path), password=None)
-    except (ValueError, TypeError) as error:
+        key = load_pem_private_key(key_pem, password=None)
+        return key.public_key() == certificate.public_key()
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        return False
+
+
+def parse_issued(
+    certificate_pem: bytes, where: str, key_pem: Callable[[], bytes], *, key_where: str
+) -> Issued:
+    """Return the first certificate of one PEM text and the key of another; whether they match is not judged here.
+
+    Raises: InvalidRequest naming the place, never the content.
+    """
+    certificate = parse_certificates(certificate_pem, where)[0]
+    try:
+        key = load_pem_private_key(key_pem(), password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        # Not chained: the library's message may quote what it read.
         raise InvalidRequest(
-            f"{key_path} holds no unencrypted private key in PEM that can be read"
-        ) from error
+            f"{key_where} holds no unencrypted private key in PEM that can be read"
+        ) from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise InvalidRequest(f"{key_path} holds a key that is not elliptic-curve")
+        raise InvalidRequest(f"{key_where} holds a key that is not elliptic-curve")
     return Issued(certificate, key)
 
 

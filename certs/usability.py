@@ -4,7 +4,7 @@ from collections.abc import Collection
 from datetime import datetime, timedelta
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 
 from certs.authority import Issued
 
@@ -13,15 +13,22 @@ RENEW_BEFORE = timedelta(days=30)
 
 
 def authority_fault(authority: Issued, *, now: datetime) -> str:
-    """Return why this authority cannot sign any more, "" if it can."""
-    if fault := _pair_fault(authority, now):
-        return fault
-    extensions = authority.certificate.extensions
+    """Return why this authority cannot sign any more or should be replaced, "" if it is good."""
+    return _pair_fault(authority, now) or _constraints_fault(authority.certificate)
+
+
+def issuing_fault(authority: Issued, *, now: datetime) -> str:
+    """Return why this authority cannot sign at all, "" if it can, however near its end is."""
+    return _pair_fault(authority, now, renew_before=timedelta(0)) or _constraints_fault(authority.certificate)
+
+
+def _constraints_fault(certificate: x509.Certificate) -> str:
     try:
+        extensions = certificate.extensions
         constraints = extensions.get_extension_for_class(x509.BasicConstraints).value
         usage = extensions.get_extension_for_class(x509.KeyUsage).value
         extensions.get_extension_for_class(x509.SubjectKeyIdentifier)
-    except x509.ExtensionNotFound as error:
+    except (x509.ExtensionNotFound, ValueError) as error:
         return f"it is no authority: {error}"
     return "" if constraints.ca and usage.key_cert_sign else "it is no authority"
 
@@ -34,7 +41,7 @@ def serving_fault(
         return fault
     try:
         serving.certificate.verify_directly_issued_by(authority)
-    except (ValueError, TypeError, InvalidSignature):
+    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
         return "it was not issued by this authority"
     missing = [str(name.value) for name in names if name not in alternative_names(serving.certificate)]
     return f"it is not for {', '.join(missing)}" if missing else ""
@@ -48,11 +55,19 @@ def alternative_names(certificate: x509.Certificate) -> tuple[x509.GeneralName, 
         return ()
 
 
-def _pair_fault(issued: Issued, now: datetime) -> str:
-    if issued.certificate.public_key() != issued.key.public_key():
+def pair_matches(issued: Issued) -> bool:
+    """Tell whether a key is the certificate's."""
+    try:
+        return issued.certificate.public_key() == issued.key.public_key()
+    except (ValueError, UnsupportedAlgorithm):
+        return False
+
+
+def _pair_fault(issued: Issued, now: datetime, *, renew_before: timedelta = RENEW_BEFORE) -> str:
+    if not pair_matches(issued):
         return "certificate and key do not belong together"
     if now < issued.certificate.not_valid_before_utc:
         return f"it is not valid before {issued.certificate.not_valid_before_utc:%Y-%m-%dT%H:%M:%SZ}"
-    if now + RENEW_BEFORE >= issued.certificate.not_valid_after_utc:
+    if now + renew_before >= issued.certificate.not_valid_after_utc:
         return f"it ends {issued.certificate.not_valid_after_utc:%Y-%m-%dT%H:%M:%SZ}"
     return ""
