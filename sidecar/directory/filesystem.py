@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 from sidecar.directory.content import Content
 from sidecar.directory.descriptors import Descriptors
 from sidecar.directory.handles import OpenFile, OpenFiles, Traits, parse_traits
+from sidecar.directory.lasting import Lasting
 from sidecar.directory.listing import Directories
 from sidecar.directory.metadata import Metadata
 from sidecar.directory.nameless import Nameless
@@ -82,6 +83,7 @@ class DirectoryFilesystem:
         )
         self.files = OpenFiles(memory.handles)
         self._nameless = Nameless(self.nodes, self.files, self.descriptors, memory.holder, errands)
+        self._lasting = Lasting(self.files, memory.holder, errands, most=2 * directories_open)
         reach = Reach(store, self.nodes, self.files, self.descriptors)
         self._namespace = Namespace(store, self.nodes, reach, self.files, journal)
         self._removal = Removal(store, self.nodes, reach, self._nameless, journal)
@@ -165,7 +167,9 @@ class DirectoryFilesystem:
 
     async def open(self, node: int, flags: int, caller: Caller) -> Opened:
         """Open a regular file."""
-        return await self._run(self._content.open, node, flags, caller)
+        opened = await self._run(self._content.open, node, flags, caller)
+        self._lasting.opened(opened.handle)
+        return opened
 
     async def create(
         self, parent: int, name: bytes, mode: int, flags: int, caller: Caller
@@ -173,6 +177,7 @@ class DirectoryFilesystem:
         """Make a regular file and open it."""
         flags = self._content.needed(flags)
         handle, entry = await self._run(self._namespace.create, parent, name, mode, flags, caller)
+        self._lasting.opened(handle)
         return self._content.created(handle), entry
 
     def read_now(self, handle: int, offset: int, size: int) -> bytes | memoryview | None:
@@ -201,6 +206,7 @@ class DirectoryFilesystem:
 
     async def release(self, handle: int) -> None:
         """Close a file."""
+        self._lasting.closed(handle)
         await self._run(self._content.release, handle)
 
     async def opendir(self, node: int) -> int:
@@ -291,9 +297,11 @@ class DirectoryFilesystem:
                 self.directories.handles.inherit(handle, node, traits)
             else:
                 self.files.inherit(handle, node, traits)
-        self._nameless.restore(inheritance.held)
+        others = self._lasting.restore(inheritance.held, inheritance.handles, self.nodes)
+        self._nameless.restore(others)
 
     def _close_untold(self, handle: int) -> None:
+        self._lasting.closed(handle)
         self._content.release(handle)
         self.directories.releasedir(handle)
 

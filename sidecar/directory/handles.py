@@ -96,6 +96,12 @@ class HandleTable(Generic[T]):
         """Have a handle that a predecessor has given out."""
         self._inherited[handle] = (node, traits)
 
+    def adopt(self, handle: int, what: T) -> None:
+        """Have an inherited handle stand for what its predecessor had open."""
+        with self._reopening:
+            self._enter(handle, what)
+            del self._inherited[handle]
+
     def add(self, what: T, step: Step) -> int:
         """Return a new handle, which is noted in `step` first."""
         handle = self._ledger.opened(what.node.id, what.traits, step)
@@ -164,6 +170,12 @@ class OpenFiles(HandleTable[OpenFile]):
                 if not siblings:
                     del self._by_node[what.node.id]
             return what
+
+    def borrow_handle(self, handle: int) -> Descriptor | None:
+        """Return a handle's descriptor for one use, if it is open in this life."""
+        with self._lock:
+            what = self._open.get(handle)
+            return None if what is None else what.descriptor.borrow()
 
     def borrow(self, node: int) -> Descriptor | None:
         """Return a descriptor of a node for one use, if it is open anywhere."""

@@ -14,6 +14,14 @@ class DescriptorHolder(Protocol):
         """Keep it no longer. An unknown key is no error."""
         ...
 
+    def drop(self, key: int) -> None:
+        """Release, but perhaps no sooner than at the next `tidy`."""
+        ...
+
+    def tidy(self) -> None:
+        """Let go of everything that was dropped."""
+        ...
+
 
 class NoHolder:
     """Holds nothing: files without a name end with the daemon."""
@@ -23,4 +31,10 @@ class NoHolder:
         return False
 
     def release(self, key: int) -> None:
+        """Do nothing."""
+
+    def drop(self, key: int) -> None:
+        """Do nothing."""
+
+    def tidy(self) -> None:
         """Do nothing."""

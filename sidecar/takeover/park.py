@@ -80,6 +80,18 @@ class Park:
             if held <= _SWEPT_AT_ONCE or self._idle * 8 >= held:
                 self._sweep()
 
+    def drop(self, key: int) -> None:
+        """Release, but leave what was released in the queue until it is swept, at the latest by `tidy`."""
+        with self._lock:
+            if self._held.pop(key, None) is not None:
+                self._idle += 1
+
+    def tidy(self) -> None:
+        """Let go of everything that is not held any more."""
+        with self._lock:
+            if self._idle:
+                self._sweep()
+
     def recover(self) -> dict[int, int]:
         """Return what was held when the last process that used this died: descriptors of ours, by key. They are still held.
 
