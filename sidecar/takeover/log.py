@@ -4,6 +4,7 @@ A record is a length, a checksum and its content. The length is stored last and 
 leaves no record rather than half of one. No record crosses a window.
 """
 
+import contextlib
 import os
 import zlib
 from collections.abc import Callable, Iterator
@@ -84,6 +85,14 @@ class Log:
             if is_current(record):
                 self.append(record)
             self.records -= 1
+
+    def give_back(self) -> None:
+        """Free all space, for there will be no successor: others need it. Nothing may be appended any more."""
+        begin, end = self._head[layout.AT_LOG_BEGIN], self._head[layout.AT_LOG_END]
+        if begin < end:
+            self._head[layout.AT_LOG_BEGIN] = end
+            with contextlib.suppress(OSError):
+                give_back(self._file, _offset(begin), (end - begin) * layout.WINDOW)
 
     def _add_window(self) -> None:
         window = self._head[layout.AT_LOG_END]

@@ -60,7 +60,8 @@ class SharedLedger(Ledger):
         """Remember a new node, or its first link, as they are now."""
         parent = node.parent
         self._append(render_node(node.id, node.identity, 0 if parent is None else parent.id, node.name))
-        self._ids[node.id & SLOT] = node.id
+        if not self._is_stopped:  # or there is no space for it, and storing would kill the process
+            self._ids[node.id & SLOT] = node.id
 
     def link(self, node: int, parent: int, name: bytes) -> None:
         """Remember a further link."""
@@ -78,6 +79,7 @@ class SharedLedger(Ledger):
 
     def _append(self, record: bytes) -> None:
         if self._is_stopped:
+            self._log.give_back()  # here, where no other thread is using it
             return
         try:
             self._log.append(record)

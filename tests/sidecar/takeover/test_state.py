@@ -1,5 +1,6 @@
 """The state file as a whole: who may have it, what can be read, and what happens when there is no room."""
 
+import contextlib
 import os
 import random
 import signal
@@ -330,6 +331,31 @@ def test_state_that_cannot_grow_is_given_up_and_the_volume_goes_on(tmp_path: Pat
     assert nodes == 40_001
     assert counts_are_right
     assert state_id == resumable == ""
+
+
+@pytest.mark.root
+def test_state_that_was_given_up_makes_room_and_never_kills_the_process(tmp_path: Path) -> None:
+    """Storing into a mapping that has no space behind it would, and the mount would end with it."""
+
+    def fill() -> tuple[int, int, int]:
+        lost: list[str] = []
+        state = begin(tmp_path)
+        state.on_lost = lost.append
+        table = table_of(state)
+        while not lost:
+            add(table, len(table))
+        before = state.size_bytes
+        filler = os.open(tmp_path / "filler", os.O_CREAT | os.O_WRONLY)
+        with contextlib.suppress(OSError):
+            while True:
+                os.write(filler, b"x" * 4096)
+        for _ in range(40_000):
+            add(table, len(table))
+        return before, state.size_bytes, len(table)
+
+    before, after, nodes = in_small_tmpfs(tmp_path, "3m", fill)
+    assert after < before / 2
+    assert nodes > 60_000
 
 
 @pytest.mark.root
