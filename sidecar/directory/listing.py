@@ -45,19 +45,25 @@ class Listing:
         self._store = store
         self._at = 0
         self._changed_ns = 0
+        self._has_read = False
         self._ahead: deque[Listed] = deque()
 
     def seek(self, position: int) -> None:
         """Go to a position. The beginning is always read afresh: that is what rewinddir is for."""
-        if position != self._at or position == 0:
-            self._ahead.clear()
+        if position == self._at and (position or not self._has_read):
+            return
+        self._ahead.clear()
+        if position:
             self._store.seek_listing(self.fd, position)
-            self._at = position
+        else:
+            self._store.begin_listing_again(self.fd)
+        self._at = position
 
     def peek(self) -> Listed | None:
         """Return the next entry without going past it, None at the end."""
         if not self._ahead:
             self._changed_ns = self._change_time_ns()
+            self._has_read = True
             self._ahead.extend(self._store.list(self.fd))
         return self._ahead[0] if self._ahead else None
 

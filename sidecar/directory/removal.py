@@ -52,8 +52,9 @@ class Removal:
         ):
             if step.is_done:
                 return
-            if step.is_recalled and self._is_renamed(step, directory, name, new_directory, new_name, flags):
-                self._catch_up(step, self._store.status(new_directory, new_name), old, new, flags)
+            if step.is_recalled and self._store.identity(directory, name) != step.first:
+                # It has been renamed. Others may have gone on from there, even with another file of the old name.
+                self._catch_up(step, new_directory, old, new, flags)
             else:
                 self._rename(step, directory, new_directory, old, new, flags)
             step.done()
@@ -123,24 +124,18 @@ class Removal:
             links = 1 if kind_of(victim.identity) == DIRECTORY else len(self._nodes.links(victim)) + 1
             self._nodes.rename(victim, new, old, links)
 
-    def _is_renamed(
-        self, step: Step, directory: int, name: bytes, new_directory: int, new_name: bytes, flags: int
-    ) -> bool:
-        """Tell whether a predecessor has renamed, by where the files are now that it saw before."""
-        at_old = self._store.identity(directory, name)
-        if self._store.identity(new_directory, new_name) != step.first:
-            return False
-        return at_old == step.second if flags & RENAME_EXCHANGE else at_old != step.first
-
-    def _catch_up(self, step: Step, moved: Found, old: Link, new: Link, flags: int) -> None:
+    def _catch_up(self, step: Step, new_directory: int, old: Link, new: Link, flags: int) -> None:
         """Have the node table say what a predecessor has done in the store."""
-        victim = self._nodes.known(step.second) if step.second else None
-        self._relink(moved, victim, old, new, flags)
-        if (
-            victim is not None
-            and not flags & RENAME_EXCHANGE
-            and victim is not self._nodes.known(moved.identity)
-        ):
+        moved, victim = self._nodes.known(step.first), self._nodes.known(step.second)
+        try:
+            found = self._store.status(new_directory, new[1])
+        except FileNotFoundError:
+            found = None
+        if found is not None and found.identity == step.first:
+            self._relink(found, victim, old, new, flags)
+        elif moved is not None:
+            self._nodes.unlink(moved, *old)
+        if victim is not None and victim is not moved and not flags & RENAME_EXCHANGE:
             self._nodes.unlink(victim, *new)
 
     def _hold(self, directory: int, name: bytes) -> tuple[int, int]:

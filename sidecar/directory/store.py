@@ -266,6 +266,18 @@ class Store:
         """Go to a position that an entry came with."""
         os.lseek(fd, position, os.SEEK_SET)
 
+    def begin_listing_again(self, fd: int) -> None:
+        """Go to the beginning, as if the descriptor had just been opened.
+
+        Seeking is not enough: ext4 finds nothing any more if the first thing read from a descriptor was its end
+        (fs/ext4/dir.c, ext4_dx_readdir: `last_pos` is not set there), and who takes over may have to begin there.
+        """
+        again = os.open(_path_of(fd), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.dup2(again, fd, inheritable=False)
+        finally:
+            os.close(again)
+
     def list(self, fd: int) -> list[Listed]:
         """Return the next entries, none at the end."""
         return list(parse_dirents(syscalls.getdents64(fd, _LISTING_BYTES)))

@@ -242,8 +242,9 @@ class SharedJournal(Journal):
             return step
         if operation.kind not in (OPEN, OPENDIR):
             # Another one on this node: whoever waited for the recalled one was killed, and the kernel has dropped it.
-            for other in [other for other in self._recalled if other.node == operation.node]:
-                self._drop_all(other)
+            for other in list(self._recalled):  # another thread may be at it as well
+                if other.node == operation.node:
+                    self._drop_all(other)
         return None
 
     def _expire(self, idle: bool) -> bool:
