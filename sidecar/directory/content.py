@@ -49,7 +49,8 @@ class Content:
                 fd = self._store.open(held, flags)
             try:
                 if flags & os.O_TRUNC:
-                    self._store.set_size(fd, 0)
+                    is_writable = flags & os.O_ACCMODE != os.O_RDONLY  # it need not be, for Linux
+                    (self._store.set_size if is_writable else self._store.truncate)(fd, 0)
                     if caller.uid != 0:
                         ownership.drop_privileges(self._store, fd)
                 found = self._store.status(fd, b"")

@@ -227,6 +227,7 @@ mkdir d 0755; open d O_RDONLY
 symlink l l; open l O_RDONLY = ELOOP
 create f 0644; symlink f l; open l O_RDONLY|O_NOFOLLOW = ELOOP
 create f 0644 abc; open f O_WRONLY|O_TRUNC; stat f size = 0
+create f 0644 abc; open f O_RDONLY|O_TRUNC; stat f size = 0
 create f 0444 abc; u1000:1000 open f O_RDONLY|O_TRUNC = EACCES; stat f size = 3
 mkfifo p 0644; open p O_RDONLY|O_NONBLOCK; open p O_WRONLY|O_NONBLOCK = ENXIO
 mksock s 0644; open s O_RDONLY = ENXIO
