@@ -96,7 +96,7 @@ def test_a_benchmark_that_cannot_run_costs_no_other_its_rows(
         monkeypatch, "good", lambda: iter([Row(what="fine", ours=1.0, goal=Goal(at_least=1, of_ours=True))])
     )
     monkeypatch.setattr(command, "known_benches", lambda: ["broken", "good"])
-    assert command.main([]) == 0
+    assert command.main([]) == 1, "what cannot be judged is no success"
     told = capsys.readouterr().out
     assert "RuntimeError: no such device" in told
     assert "and more" not in told
@@ -104,6 +104,32 @@ def test_a_benchmark_that_cannot_run_costs_no_other_its_rows(
     assert command.main(["good", "-o", "json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["what"], row["verdict"]) == ("fine", "holds")
+
+
+def test_how_long_is_told_to_whoever_can_choose(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _bench(monkeypatch, "fixed", lambda: iter([Row(what="fixed", ours=1.0)]))
+    _bench(monkeypatch, "free", lambda seconds=3.0: iter([Row(what="free", ours=seconds)]))
+    monkeypatch.setattr(command, "known_benches", lambda: ["fixed", "free"])
+    for arguments, figure in (([], 3.0), (["--seconds", "0.25"], 0.25)):
+        assert command.main([*arguments, "-o", "json"]) == 0
+        assert [row["ours"] for row in json.loads(capsys.readouterr().out)] == [1.0, figure]
+    for wrong in ("0", "-1", "nan", "11", "x"):
+        with pytest.raises(SystemExit) as ended:
+            command.main(["--seconds", wrong])
+        assert ended.value.code == 2
+
+
+def test_a_goal_that_is_missed_is_told_and_no_failure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _bench(
+        monkeypatch, "slow", lambda: iter([Row(what="slow", ours=2.0, goal=Goal(at_most=1, of_ours=True))])
+    )
+    monkeypatch.setattr(command, "known_benches", lambda: ["slow"])
+    assert command.main([]) == 0
+    assert "slow (falls short)" in capsys.readouterr().out
 
 
 def test_an_unknown_name_is_told_with_the_known(capsys: pytest.CaptureFixture[str]) -> None:

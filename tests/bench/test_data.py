@@ -1,0 +1,178 @@
+"""The data benchmark: what is parsed and what the rows say; and one short run of all of it on real mounts."""
+
+import os
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from e2e.bench import bench_data, data_programs
+from e2e.bench.bench_data import measure, medians, render_rows
+from e2e.bench.data_cost import Spent, UntraceableError, parse_calls, parse_stat
+from e2e.bench.data_programs import UnavailableError, build_example, build_load
+from e2e.bench.data_run import BINDFS, CALLS, EXAMPLE, EXAMPLE_PLAIN, OURS, OURS_PLAIN, TRIO
+
+STRACE = """\
+% time     seconds  usecs/call     calls    errors syscall
+------ ----------- ----------- --------- --------- ----------------
+ 67.58    0.352268      117422         3           pselect6
+  9.93    0.051736          17      2998        12 writev
+------ ----------- ----------- --------- --------- ----------------
+100.00    0.521249          43     12036        15 total
+"""
+
+
+def test_processor_time_is_read_whatever_the_command_is_called() -> None:
+    text = "12 (a) b (c) S 1 12 12 0 -1 4194560 100 0 0 0 250 150 7 8 20 0 3 0 5 0 0"
+    assert parse_stat(text, 100) == Spent(2.5, 1.5)
+    assert Spent(2.5, 1.5) - Spent(1.0, 0.5) == Spent(1.5, 1.0)
+
+
+@pytest.mark.parametrize("with_errors", [True, False])
+def test_calls_are_counted_with_and_without_errors(with_errors: bool) -> None:
+    table = STRACE if with_errors else STRACE.replace("        15 total", "           total")
+    assert parse_calls(table) == 12036
+
+
+def test_no_table_is_an_error() -> None:
+    with pytest.raises(UntraceableError, match="nothing"):
+        parse_calls("")
+
+
+def test_medians_are_of_the_rounds_that_have_the_figure() -> None:
+    rounds = {"a": [{"x": 1.0, "once": 7.0}, {"x": 9.0}, {"x": 3.0}]}
+    assert medians(rounds) == {"a": {"x": 3.0, "once": 7.0}}
+
+
+def figures() -> dict[str, dict[str, float]]:
+    """Return a run in which every goal is met."""
+    names = {figure.name for figure in bench_data._FIGURES}
+    everything = dict.fromkeys(names, 5.0)
+    ours = everything | {"read x4": 6.5, "find": 10.0, "ls -l": 4.0}
+    return {
+        OURS: ours,
+        TRIO: dict(everything),
+        EXAMPLE: dict(everything),
+        BINDFS: dict(everything),
+        OURS_PLAIN: {"ls -l": 4.0},
+        EXAMPLE_PLAIN: {"ls -l": 5.0},
+    }
+
+
+def verdicts(found: dict[str, dict[str, float]], absent: dict[str, str] | None = None) -> dict[str, str]:
+    """Return the verdicts by what was judged, without "holds"."""
+    rows = render_rows(found, absent or {})
+    return {row.what: row.verdict for row in rows if row.verdict not in ("", "holds")}
+
+
+def test_every_goal_is_judged_against_the_example() -> None:
+    assert sum(row.verdict == "holds" for row in render_rows(figures(), {})) == 6
+    assert verdicts(figures()) == {}
+
+
+@pytest.mark.parametrize(
+    ("subject", "figure", "value", "what"),
+    [
+        (OURS, "read x4", 6.4, "4 KiB random reads, 4 clients"),
+        (OURS, "read x1 user", 6.1, "user time of a 4 KiB read, 1 client"),
+        (OURS, "find", 10.1, "find, 10,000 files"),
+        (OURS, "ls -l", 5.1, "ls -l, 10,000 files"),
+        (OURS_PLAIN, "ls -l", 5.1, "ls -l, 10,000 files, neither with xattrs"),
+    ],
+)
+def test_a_goal_just_missed_falls_short(subject: str, figure: str, value: float, what: str) -> None:
+    found = figures()
+    found[subject][figure] = value
+    assert verdicts(found) == {what: "falls short"}
+
+
+def test_without_the_peer_a_goal_is_not_judged_and_the_rest_is() -> None:
+    found = figures()
+    del found[EXAMPLE], found[EXAMPLE_PLAIN], found[BINDFS]
+    why = {EXAMPLE: "gcc is not installed", EXAMPLE_PLAIN: "gcc is not installed", BINDFS: "no bindfs"}
+    rows = list(render_rows(found, why))
+    assert [row.note for row in rows if row.what == "without bindfs"] == ["no bindfs"]
+    faults = {row.what: row.fault for row in rows if row.fault}
+    assert len(faults) == 4
+    assert set(faults.values()) == {"no passthrough_ll (C): gcc is not installed"}
+    assert sum(row.verdict == "holds" for row in rows) == 2, "user time needs no peer"
+
+
+def test_without_strace_a_row_says_so_and_nothing_is_at_fault() -> None:
+    found = figures()
+    for subject in (OURS, TRIO, EXAMPLE, BINDFS):
+        del found[subject][CALLS]
+    rows = list(render_rows(found, {}))
+    assert not any(row.fault for row in rows)
+    assert "strace cannot be had" in [row.note for row in rows]
+
+
+def test_without_our_own_figures_everything_is_at_fault() -> None:
+    found = figures()
+    del found[OURS], found[OURS_PLAIN]
+    rows = list(render_rows(found, {OURS: "it does not serve", OURS_PLAIN: "it does not serve"}))
+    assert all(row.fault for row in rows)
+
+
+def test_the_example_is_taken_from_the_package_where_documentation_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    calls: list[list[str]] = []
+
+    def run(argv: list[str], cwd: Path, **_: Any) -> Any:
+        calls.append(argv)
+        if argv[0] == "dpkg-deb":
+            place = cwd / "usr/share/doc/libfuse3-dev/examples"
+            place.mkdir(parents=True)
+            (place / "passthrough_ll.c").write_text("int main;")
+            (place / "passthrough_helpers.h").write_text("")
+        if argv[0] == "apt-get":
+            (cwd / "libfuse3-dev.deb").touch()
+        return SimpleNamespace(stdout="-lfuse3", stderr="")
+
+    monkeypatch.setattr(data_programs, "_INSTALLED", Path("/usr/share/doc/libfuse3-dev/examples"))
+    monkeypatch.setattr(data_programs, "_has_all", lambda directory: False)
+    monkeypatch.setattr(subprocess, "run", run)
+    assert build_example(tmp_path) == tmp_path / "passthrough_ll"
+    assert [argv[0] for argv in calls] == ["apt-get", "dpkg-deb", "pkg-config", "gcc"]
+    assert (tmp_path / "libfuse/passthrough_ll.c").read_text() == "int main;"
+
+
+def test_a_program_that_cannot_be_built_says_why_in_a_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "data_load.c").write_text("no program\n")
+    monkeypatch.setattr(data_programs, "_HERE", broken)
+    with pytest.raises(UnavailableError) as told:
+        build_load(tmp_path)
+    assert str(told.value).startswith("gcc: ")
+    assert "\n" not in str(told.value)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UnavailableError, match="gcc is not installed"):
+        build_load(tmp_path)
+
+
+def test_the_load_refuses_nonsense(tmp_path: Path) -> None:
+    program = build_load(tmp_path)
+    for wrong in ([], ["read", "x", "1", "65"], ["dance", "x", "1", "1"]):
+        assert subprocess.run([program, *wrong], capture_output=True, check=False).returncode == 2
+    ended = subprocess.run([program, "stat", tmp_path, "0", "1"], capture_output=True, check=False, text=True)
+    assert (ended.returncode, "file000000" in ended.stderr) == (1, True)
+
+
+@pytest.mark.fuse
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_short_run_has_every_figure_of_every_subject(tmp_path: Path) -> None:
+    before = Path("/proc/self/mountinfo").read_text()
+    found, absent = measure(0.05, rounds=1, names=300)
+    assert not absent
+    for row in render_rows(found, absent):
+        assert row.ours is not None, row.what
+        assert not row.fault, row.what
+    assert found[OURS][CALLS] < 10
+    assert found[TRIO][CALLS] > found[OURS][CALLS], "trio arms epoll for every request"
+    assert Path("/proc/self/mountinfo").read_text() == before
