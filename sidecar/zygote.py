@@ -16,7 +16,7 @@ from sidecar.zygote_children import Child, how_ended, receive
 from sidecar.zygote_deaths import Deaths
 from sidecar.zygote_parts import ZygoteParts
 from sidecar.zygote_service import Service
-from sidecar.zygote_state import make_state_dir, may_be_succeeded
+from sidecar.zygote_state import lacks_resend, make_state_dir, may_be_succeeded
 from sidemount.host.fuse_mount import is_connection_gone
 from sidemount.host.handover import (
     Bye,
@@ -34,7 +34,7 @@ from sidemount.host.handover import (
 )
 from sidemount.host.logs import EventLog
 from sidemount.host.loop import Timer
-from sidemount.model.errors import BadMessage, HostFailure
+from sidemount.model.errors import BadMessage, HostFailure, Reason
 
 _KEPT_WITHIN_S = 5.0
 _HAND_OVER_WITHIN_S = 5.0
@@ -82,6 +82,12 @@ class Zygote:
         except BadMessage as error:
             self._lose(f"the connection cannot be continued: {error.message}")
             return
+        if lacks_resend(self._order, self._parts.settings):
+            self._log.warning(
+                "no_takeover",
+                reason=Reason.NO_RESEND.value,
+                consequence="when its process dies, files that are open fail with ENOTCONN",
+            )
         if self._order.kept:
             self._parts.loop.call_later(_KEPT_WITHIN_S, self._begin)
         else:

@@ -32,6 +32,12 @@ def may_be_succeeded(serve: Serve, abilities: Abilities) -> bool:
     return serve.spec.takeover and is_possible
 
 
+def lacks_resend(serve: Serve, abilities: Abilities) -> bool:
+    """Tell whether a volume that is to have takeover goes without, because of the kernel alone (or as if)."""
+    has_it = abilities.resend and can_resend(serve.init)
+    return serve.spec.takeover and abilities.runtime == "poll" and not has_it
+
+
 def state_dir(run_dir: str) -> str:
     """Return the directory of the state: in the volume's own of the pod, so it outlives the container and goes with the pod."""
     return f"{run_dir}/{_STATE}"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from sidemount.host.fuse_mount import MountPlan, open_connection
 from sidemount.host.mount_table import is_shared, read_mount_table
-from sidemount.model.errors import HostFailure
+from sidemount.model.errors import HostFailure, Reason
 
 _CAP_SYS_ADMIN = 21
 _INIT_FLAGS = struct.Struct("<40xIIIII")  # after the header: major, minor, max_readahead, flags, flags2
@@ -113,7 +113,10 @@ def _try_fuse() -> tuple[Finding, int | None]:
 
 def _kernel_gifts(version: tuple[int, int], flags2: int | None) -> Iterator[Finding]:
     """Yield what newer kernels give. Takeover needs RESEND; the other two are told for whoever plans nodes."""
-    without_resend = "when a daemon dies its volume is mounted anew: files that were open fail with ENOTCONN"
+    without_resend = (
+        f"{Reason.NO_RESEND.value}: when a daemon's process dies, its connection is aborted and the volume mounted anew; "
+        "files that were open fail with ENOTCONN, nothing hangs"
+    )
     yield _gift("RESEND", version, (6, 9), flags2, _HAS_RESEND, without=without_resend)
     yield _gift("BENEATH", version, (6, 5), None, 0)
     yield _gift("passthrough", version, (6, 9), flags2, _PASSTHROUGH)

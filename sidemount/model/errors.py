@@ -73,6 +73,7 @@ class Reason(Enum):
     HOST_FAILURE = "HostFailure"
     BAD_MESSAGE = "BadMessage"
     PATCH_NOT_PROVED = "PatchNotProved"
+    NO_RESEND = "NoResend"
 
 
 class VolumeError(Exception):

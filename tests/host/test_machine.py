@@ -1,13 +1,22 @@
 """What doctor finds, for kernels and users that this machine does not have."""
 
 import os
+import struct
 from pathlib import Path
 
 import pytest
 
 from sidemount.host import machine
+from sidemount.host.fuse_init import can_resend
+from sidemount.host.fuse_mount import FuseConnection
 from sidemount.host.machine import Finding, Verdict, inspect_machine, kernel_version
-from sidemount.model.errors import HostFailure
+from sidemount.model.errors import HostFailure, Reason
+
+
+def init_message(*, flags2: int) -> bytes:
+    """Return the kernel's first message with such flags."""
+    body = struct.pack("<IIIII", 7, 40, 1 << 17, 0, flags2).ljust(64, b"\0")
+    return struct.pack("<IIQQIIIHH", 40 + len(body), 26, 2, 0, 0, 0, 0, 0, 0) + body
 
 
 def findings() -> dict[str, Finding]:
@@ -37,6 +46,34 @@ def test_an_old_kernel_is_missing_what_views_need(monkeypatch: pytest.MonkeyPatc
     for improvement in ("BENEATH", "passthrough"):
         assert found[improvement].verdict is Verdict.OK
         assert found[improvement].found.startswith("no ")
+
+
+def test_a_kernel_without_resend_is_told_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the kernel's own word in INIT, whatever its version says."""
+
+    def connection_without(*_: object, **__: object) -> FuseConnection:
+        return FuseConnection(os.open("/dev/null", os.O_RDONLY), -1, init_message(flags2=0))
+
+    monkeypatch.setattr(machine, "open_connection", connection_without)
+    found = findings()["RESEND"]
+    assert (found.verdict, found.found) == (Verdict.DEGRADED, "no")
+    assert found.meaning.startswith(f"{Reason.NO_RESEND.value}: ")
+    assert "ENOTCONN" in found.meaning
+    assert found.way_out == "Linux 6.9 or newer"
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        pytest.param(init_message(flags2=1 << 7), True, id="6.9"),
+        pytest.param(init_message(flags2=0x7F), False, id="other-flags"),
+        pytest.param(init_message(flags2=0), False, id="6.8"),
+        pytest.param(init_message(flags2=1 << 7)[:56], False, id="before-flags2"),
+        pytest.param(b"", False, id="left-in-the-queue"),
+    ],
+)
+def test_the_kernel_tells_whether_it_can_resend(message: bytes, expected: bool) -> None:
+    assert can_resend(message) is expected
 
 
 def test_without_the_device_the_way_out_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

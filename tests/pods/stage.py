@@ -1,6 +1,6 @@
 """What one test runs on: sources, a webhook that knows of them, a node; and what must hold when the test is over."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -94,9 +94,9 @@ class Stage:
         """Return the pod as the webhook leaves it."""
         return admit(pod, self.facts, self.settings)
 
-    def start(self, pod: Json) -> RunningPod:
-        """Admit a pod and start it."""
-        running = self.node.run(self.admit(pod))
+    def start(self, pod: Json, change: Callable[[Json], Json] = lambda admitted: admitted) -> RunningPod:
+        """Admit a pod and start it, as `change` returns it."""
+        running = self.node.run(change(self.admit(pod)))
         self._pods.append(running)
         return running
 
