@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -15,13 +16,16 @@ from pathlib import Path
 
 from sidemount.host.fuse_mount import MountPlan, open_connection
 from sidemount.host.mount_table import is_shared, read_mount_table
+from sidemount.host.volume_places import LAYERS_MAX
 from sidemount.model.errors import HostFailure, Reason
+from sidemount.model.mountinfo import Mount
 
 _CAP_SYS_ADMIN = 21
 _INIT_FLAGS = struct.Struct("<40xIIIII")  # after the header: major, minor, max_readahead, flags, flags2
 _HAS_RESEND = 1 << 7  # of flags2
 _PASSTHROUGH = 1 << 5  # of flags2
 _RUN_TIMEOUT_S = 10
+_LAYERS_MANY = LAYERS_MAX // 4
 
 
 class Verdict(Enum):
@@ -54,6 +58,7 @@ def inspect_machine() -> Iterator[Finding]:
     yield from _kernel_gifts(version, flags2)
     yield _propagation()
     yield _request_timeouts()
+    yield _stacked(read_mount_table())
     yield _pyfuse3()
     yield _crun()
 
@@ -166,6 +171,24 @@ def _request_timeouts() -> Finding:
         found=", ".join(f"fs.fuse.{name}={value}" for name, value in is_set.items()),
         meaning="the kernel ends a connection whose daemon is away for that long",
         way_out="sysctl -w " + " ".join(f"fs.fuse.{name}=0" for name in is_set),
+    )
+
+
+def _stacked(table: tuple[Mount, ...]) -> Finding:
+    """Return where volumes of ours are shown here, and how often a connection was replaced: each time a mount is stacked on the last."""
+    counts = Counter(mount.mount_point for mount in table if mount.is_ours)
+    if not counts:
+        return Finding(topic="volumes", verdict=Verdict.OK, found="none here")
+    place, most = max(counts.items(), key=lambda item: item[1])
+    found = f"{len(counts)} places, at most {most} of {LAYERS_MAX} mounts at one"
+    if most <= _LAYERS_MANY:
+        return Finding(topic="volumes", verdict=Verdict.OK, found=found)
+    return Finding(
+        topic="volumes",
+        verdict=Verdict.DEGRADED,
+        found=found,
+        meaning=f"the connection of {place} was replaced {most - 1} times; its mounts go with the pod",
+        way_out="the logs of that pod's containers sidemount-… tell what its daemon dies of",
     )
 
 

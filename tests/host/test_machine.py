@@ -11,6 +11,7 @@ from sidemount.host.fuse_init import can_resend
 from sidemount.host.fuse_mount import FuseConnection
 from sidemount.host.machine import Finding, Verdict, inspect_machine, kernel_version
 from sidemount.model.errors import HostFailure, Reason
+from sidemount.model.mountinfo import parse_mountinfo
 
 
 def init_message(*, flags2: int) -> bytes:
@@ -81,6 +82,30 @@ def test_without_the_device_the_way_out_is_said(monkeypatch: pytest.MonkeyPatch)
     found = findings()["FUSE"]
     assert found.verdict is Verdict.MISSING
     assert "modprobe fuse" in found.way_out
+
+
+@pytest.mark.parametrize(
+    ("layers", "verdict", "found"),
+    [
+        pytest.param([], Verdict.OK, "none here", id="none"),
+        pytest.param(
+            ["/a", "/b", "/b", "/b"], Verdict.OK, "2 places, at most 3 of 64 mounts at one", id="few"
+        ),
+        pytest.param(["/b"] * 17, Verdict.DEGRADED, "1 places, at most 17 of 64 mounts at one", id="many"),
+    ],
+)
+def test_stacked_mounts_are_counted(
+    monkeypatch: pytest.MonkeyPatch, layers: list[str], verdict: Verdict, found: str
+) -> None:
+    foreign = "99 1 0:9 / /b rw - fuse.bindfs sidemount:x rw\n1 0 0:1 / / rw shared:1 - ext4 /dev/x rw\n"
+    ours = "".join(
+        f"{100 + n} 1 0:{50 + n} / {at} rw - fuse.sidemount sidemount:x rw\n" for n, at in enumerate(layers)
+    )
+    monkeypatch.setattr(machine, "read_mount_table", lambda: parse_mountinfo(foreign + ours))
+    finding = findings()["volumes"]
+    assert (finding.verdict, finding.found) == (verdict, found)
+    if verdict is Verdict.DEGRADED:
+        assert "/b was replaced 16 times" in finding.meaning
 
 
 def test_request_timeouts_are_pointed_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
