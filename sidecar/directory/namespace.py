@@ -10,7 +10,7 @@ from sidecar.directory.handles import OpenFile, OpenFiles
 from sidecar.directory.names import single
 from sidecar.directory.nodes import Node, NodeTable
 from sidecar.directory.reach import Reach, stale
-from sidecar.directory.status import REGULAR, Found, birth_ns_of, kind_of
+from sidecar.directory.status import REGULAR, Found
 from sidecar.directory.store import Store
 from sidecar.protocol_filesystem import Caller, Entry
 from sidecar.takeover import operation
@@ -97,17 +97,22 @@ class Namespace:
             self._journal.step(CREATE, parent, single(name)) as step,
             self._reach.directory(above) as directory,
         ):
-            fd = self._created_before(step, directory, name, flags, caller) if step.is_recalled else None
+            fd = self._created_before(step, directory, name, flags) if step.is_recalled else None
+            is_new = fd is None
             if fd is None:
                 step.intend(since_ns=self._store.now_ns())
                 fd = self._create(directory, name, flags, mode)
             try:
-                found = ownership.give(self._store, fd, directory, mode, caller)
+                found = self._store.status(fd, b"")
+                if is_new:
+                    step.made(found.identity)
+                found = ownership.give(self._store, fd, found, directory, mode, caller)
             except BaseException:
                 os.close(fd)
                 self._store.unlink(directory, name)
                 raise
-            node = self._nodes[step.node] if step.is_done else self._admitted(found, above, name)
+            is_counted = step.is_done and not is_new
+            node = self._nodes[step.node] if is_counted else self._admitted(found, above, name)
             file = OpenFile(node, fd, flags, drops_privileges=caller.uid != 0)
             handle = self._files.add(file, step)
             step.done(node.id)
@@ -134,7 +139,7 @@ class Namespace:
                 since_ns = self._store.now_ns()
                 step.intend(since_ns=since_ns)
                 make(directory)
-                found = self._give(directory, name, mode, since_ns, caller)
+                found = self._give(step, directory, name, mode, since_ns, caller)
             entry = self._admit(found, above, name)
             step.done(entry.node)
             return entry
@@ -162,7 +167,9 @@ class Namespace:
         """Return the entry that a predecessor has made and counted, and could not tell."""
         return Entry(node.id, node.tell(self._reach.status(node)))
 
-    def _give(self, directory: int, name: bytes, mode: int, since_ns: int, caller: Caller) -> Found:
+    def _give(
+        self, step: Step, directory: int, name: bytes, mode: int, since_ns: int, caller: Caller
+    ) -> Found:
         """Give away what was just made by name, or remove it again.
 
         Between making and opening it, somebody who can write to the directory another way may have put something else there:
@@ -176,7 +183,8 @@ class Namespace:
                 if not self._store.is_newborn(found, stat.S_IFMT(mode) >> 12, since_ns):
                     raise stale()
                 made = found.identity
-                return ownership.give(self._store, fd, directory, mode, caller)
+                step.made(made)
+                return ownership.give(self._store, fd, found, directory, mode, caller)
             finally:
                 os.close(fd)
         except BaseException:
@@ -190,21 +198,19 @@ class Namespace:
 
     def _finish(self, step: Step, directory: int, name: bytes, mode: int, caller: Caller) -> Found | None:
         """Give away what a predecessor has made by name; None if it has made nothing."""
-        fd = self._made_before(step, directory, name, stat.S_IFMT(mode) >> 12, caller)
+        fd = self._made_before(step, directory, name, stat.S_IFMT(mode) >> 12)
         if fd is None:
             return None
         try:
-            return ownership.give(self._store, fd, directory, mode, caller)
+            return ownership.give(self._store, fd, self._store.status(fd, b""), directory, mode, caller)
         finally:
             os.close(fd)
 
-    def _created_before(
-        self, step: Step, directory: int, name: bytes, flags: int, caller: Caller
-    ) -> int | None:
+    def _created_before(self, step: Step, directory: int, name: bytes, flags: int) -> int | None:
         """Open what a predecessor has created; None if it has not. The handle it had for it was never told."""
         if step.handle:
             self._files.remove(step.handle)
-        made = self._made_before(step, directory, name, REGULAR, caller)
+        made = self._made_before(step, directory, name, REGULAR)
         if made is None:
             return None
         try:
@@ -212,24 +218,24 @@ class Namespace:
         finally:
             os.close(made)
 
-    def _made_before(self, step: Step, directory: int, name: bytes, kind: int, caller: Caller) -> int | None:
-        """Pin what a predecessor has made by name; None if there is nothing that it can have made."""
+    def _made_before(self, step: Step, directory: int, name: bytes, kind: int) -> int | None:
+        """Pin what a predecessor has made by name; None if there is nothing that it can have made.
+
+        It noted which file that was before giving it away. So what belongs to another by now without having been noted is somebody
+        else's, who was quicker.
+        """
         try:
             fd = self._store.pin(directory, name)
         except FileNotFoundError:
             return None
         try:
             found = self._store.status(fd, b"")
-            if step.is_done:
-                is_made = found.identity == self._nodes[step.node].identity
+            if step.is_done or step.is_made:
+                is_made = found.identity == step.second
             else:
-                birth = birth_ns_of(found.identity)
-                is_made = (
-                    kind_of(found.identity) == kind
-                    and found.attributes.uid in (os.geteuid(), caller.uid)
-                    and (self._store.is_remote or birth == 0 or birth >= step.since_ns)
-                )
+                is_made = self._store.is_newborn(found, kind, step.since_ns)
             if is_made:
+                step.made(found.identity)
                 return fd
         except BaseException:
             os.close(fd)

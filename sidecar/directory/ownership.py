@@ -14,12 +14,11 @@ _SET_IDS = stat.S_ISUID | stat.S_ISGID
 _ACCESS_ACL = b"system.posix_acl_access"
 
 
-def give(store: Store, fd: int, directory: int, mode: int, caller: Caller) -> Found:
-    """Give a new file to its caller and set what bits of `mode` its making left out. Return what it is then.
+def give(store: Store, fd: int, found: Found, directory: int, mode: int, caller: Caller) -> Found:
+    """Give a new file, which is `found`, to its caller and set what bits of `mode` its making left out. Return what it is then.
 
     Its group stays if the store took it from the directory (set-group-id, or a filesystem that always does).
     """
-    found = store.status(fd, b"")
     uid, gid = found.attributes.uid, found.attributes.gid
     if store.powers.chown:
         wanted_gid = gid if _inherits_group(store, directory, gid) else caller.gid

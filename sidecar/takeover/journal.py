@@ -7,6 +7,7 @@ Here is the journal that remembers nothing; `sidecar.takeover.shared_journal` ha
         if not (step.is_recalled and <the store shows that it was carried out>):
             step.intend(since_ns=…)
             <carry it out>
+            step.made(…) if it is a file
         <note it in the tables>
         step.done(node)
 """
@@ -20,11 +21,13 @@ from sidecar.takeover.drain import Unanswered
 class Step:
     """One operation's step.
 
-    `is_recalled`: a predecessor began it; `is_done`: and finished, but its answer never reached the kernel. What it had noted is
-    in `since_ns`, `first` and `second` (before), `node` and `handle` (after). Without `done` it is as if it had never begun.
+    `is_recalled`: a predecessor began it; `is_made`: and made a file; `is_done`: and finished, but its answer never reached the
+    kernel. What it had noted is in `since_ns`, `first` and `second` (before; what was made is the second), `node` and `handle`
+    (after). Without `done` it is as if it had never begun.
     """
 
     is_recalled = False
+    is_made = False
     is_done = False
     since_ns = 0
     first = 0
@@ -34,6 +37,9 @@ class Step:
 
     def intend(self, *, since_ns: int = 0, first: int = 0, second: int = 0) -> None:
         """Note what is the case just before the store is changed: the time, identities of files (256 bits)."""
+
+    def made(self, identity: int) -> None:
+        """Note which file has been made, before anything else is done with it."""
 
     def opens(self, handle: int) -> None:
         """Note the handle that is going to be given out, before it is."""

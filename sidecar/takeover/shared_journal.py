@@ -23,8 +23,10 @@ from sidecar.takeover.operation import OPEN, OPENDIR, SETXATTR, Operation
 FREE = 0
 BEGUN = 1
 DONE = 2
+MADE = 3
 _BEFORE = struct.Struct("=IIQQ32s32s")  # kind, length of the arguments, node, since, first, second
 _BEFORE_AT = 8  # after the word that says how far it is
+_SECOND_AT = 64
 _NODE_WORD = 12
 _HANDLE_WORD = 13
 _ARGUMENTS_AT = 112
@@ -45,6 +47,7 @@ class SharedStep(Step):
         "first",
         "handle",
         "is_done",
+        "is_made",
         "is_recalled",
         "node",
         "second",
@@ -59,7 +62,7 @@ class SharedStep(Step):
         self._finish = finish
         self._asked = (0, 0, b"")
         self.close: Errand = partial(_closed, close, self)
-        self.is_recalled = self.is_done = False
+        self.is_recalled = self.is_made = self.is_done = False
         self.since_ns = self.first = self.second = self.node = self.handle = 0
 
     @property
@@ -84,13 +87,14 @@ class SharedStep(Step):
         self.first, self.second = (int.from_bytes(identity, "little") for identity in (first, second))
         self.node, self.handle = self._words[_NODE_WORD], self._words[_HANDLE_WORD]
         self.is_recalled = True
+        self.is_made = self._words[0] == MADE
         self.is_done = self._words[0] == DONE
 
     def clear(self) -> None:
         """Be as if nothing had been begun."""
         self._words[0] = FREE
         if self.is_recalled:
-            self.is_recalled = self.is_done = False
+            self.is_recalled = self.is_made = self.is_done = False
             self.since_ns = self.first = self.second = self.node = 0
         self.handle = 0
 
@@ -112,6 +116,13 @@ class SharedStep(Step):
         )
         self._memory[_ARGUMENTS_AT : _ARGUMENTS_AT + len(arguments)] = arguments
         words[0] = BEGUN
+
+    def made(self, identity: int) -> None:
+        """Note which file has been made, before anything else is done with it."""
+        if self._words[0] == BEGUN:
+            made = identity.to_bytes(_IDENTITY_BYTES, "little")
+            self._memory[_SECOND_AT : _SECOND_AT + _IDENTITY_BYTES] = made
+            self._words[0] = MADE
 
     def opens(self, handle: int) -> None:
         """Note the handle that is going to be given out, before it is."""
@@ -153,7 +164,7 @@ class SharedJournal(Journal):
         self._recalled_until = 0.0
         for at in range(0, layout.STEPS * layout.STEP_BYTES, layout.STEP_BYTES):
             step = SharedStep(memory[at : at + layout.STEP_BYTES], self._finish, self._close)
-            (self._free if step.state not in (BEGUN, DONE) else self._found).append(step)
+            (self._free if step.state not in (BEGUN, MADE, DONE) else self._found).append(step)
 
     def step(self, kind: int, node: int, arguments: bytes) -> Step:
         """Return the step of an operation, to be used with `with`."""

@@ -5,6 +5,7 @@ import random
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from sidecar.takeover.drain import Unanswered
 from sidecar.takeover.operation import Operation
 from tests.sidecar.directory.core import Shelf, Someone, run
 from tests.sidecar.directory.harness import outcome
-from tests.sidecar.takeover.lives import Lives, killed_at_line
+from tests.sidecar.takeover.lives import Life, Lives, killed_at_line
 from tests.sidecar.takeover.processes import child_that_dies
 
 SOMEONE = Someone(uid=1234, gid=1234)
@@ -140,3 +141,66 @@ def test_listing_that_a_successor_takes_up_at_its_end_can_begin_again(lives: Liv
             shelf = Shelf()
             life.do(life.filesystem.readdir(handle, position, shelf))
             assert {entry[0] for entry in shelf.entries} - {b".", b".."} == expected, position
+
+
+def _make_directory(life: Life) -> Any:
+    return life.filesystem.mkdir(ROOT, b"lock", 0o700, SOMEONE)
+
+
+def _make_file(life: Life) -> Any:
+    return life.filesystem.create(ROOT, b"lock", 0o600, os.O_RDWR | os.O_EXCL, SOMEONE)
+
+
+def _make_link(life: Life) -> Any:
+    return life.filesystem.symlink(ROOT, b"lock", b"me", SOMEONE)
+
+
+@pytest.mark.parametrize(
+    ("kind", "ask", "by_others"),
+    [
+        pytest.param(operation.MKDIR, _make_directory, os.mkdir, id="directory"),
+        pytest.param(operation.CREATE, _make_file, lambda path: path.touch(exist_ok=False), id="file"),
+        pytest.param(operation.SYMLINK, _make_link, lambda path: path.symlink_to("me"), id="link"),
+    ],
+)
+def test_lock_that_others_take_meanwhile_is_theirs(
+    kind: int, ask: Callable[[Life], Any], by_others: Callable[[Path], Any], lives: Lives
+) -> None:
+    """S4-10. Another pod on the same source, with the same user: one of both gets it, whatever line the daemon is killed at."""
+    request = Unanswered(Operation(kind, ROOT, b"lock"))
+    for line in range(random.randrange(STRIDE), 1000, STRIDE):
+        lives.begin()
+        with lives.life(resume=False):
+            pass
+
+        def work(line: int = line) -> None:
+            with lives.life() as life:
+                killed_at_line(line, lambda: run(ask(life)))
+
+        code = child_that_dies(work)
+        path = lives.source / "lock"
+        is_taken = not os.path.lexists(path)
+        if is_taken:
+            by_others(path)
+            os.chown(path, SOMEONE.uid, SOMEONE.gid, follow_symlinks=False)
+        for is_last in (False, True):
+            with lives.life(request) as life:
+                assert (outcome(run, ask(life)) == "EEXIST") == is_taken
+                if is_last:
+                    life.read_on()
+        assert os.lstat(path).st_uid == SOMEONE.uid
+        if code == 0:
+            return
+
+
+def test_file_that_was_created_and_removed_by_others_is_created_again_as_another(lives: Lives) -> None:
+    lives.begin()
+    with lives.life(resume=False) as life:
+        _, first = life.do(life.filesystem.create(ROOT, b"f", 0o600, os.O_RDWR, SOMEONE), answered=False)
+    (lives.source / "f").unlink()
+    (lives.source / "another").touch()
+    with lives.life(Unanswered(Operation(operation.CREATE, ROOT, b"f"))) as life:
+        opened, entry = life.do(life.filesystem.create(ROOT, b"f", 0o600, os.O_RDWR, SOMEONE))
+        assert entry.node != first.node
+        life.do(life.filesystem.release(opened.handle))
+        assert life.do(life.filesystem.getattr(entry.node)).ino == os.stat(lives.source / "f").st_ino
