@@ -105,7 +105,7 @@ class FuseSession:
             os.dup2(self._device, self.descriptor, inheritable=False)
         finally:
             os.close(self._device)
-            self._replay.close()  # if that failed, pyfuse3 comes to the end of what it reads
+            self._replay.close()  # if anything failed, there is nothing more to be read and the session ends
         self._served()
 
 

@@ -1,5 +1,6 @@
-"""The memory that requests are read into."""
+"""The memory that requests are read into, and what becomes of a session whose INIT cannot be answered."""
 
+import contextlib
 import ctypes
 import os
 import struct
@@ -7,7 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from sidecar.daemon_session import keep_buffers_in_memory, make_buffer_resident
+from sidecar.daemon_session import FuseSession, keep_buffers_in_memory, make_buffer_resident
+from sidecar.poll_runtime import PollRuntime
+from sidecar.protocol import FilesystemOperations, ProtocolSettings
+from sidecar.takeover.memory import Memory
 from tests.host.mount_node import ROOT
 
 _BUFFER_BYTES = (1 << 20) + (1 << 12)  # what libfuse asks malloc for
@@ -51,3 +55,33 @@ def test_every_page_of_a_buffer_is_present_before_anything_is_read_into_it() -> 
     """A process killed while the kernel copies into a page that is not there makes the kernel answer EIO."""
     assert absent_pages(prepared=True) == 0
     assert absent_pages(prepared=False) > 8 * 200, "the test could not fail"
+
+
+def serve_a_device_that_takes_nothing() -> None:
+    """Print what came of a session on /dev/full: what was wrong, and how often anybody was told that it is served."""
+    init = struct.pack("<IIQQIIIHH", 104, 26, 2, 0, 0, 0, 0, 0, 0)
+    init += struct.pack("<IIIII44x", 7, 45, 1 << 17, 0x73FFFFFB, 0x5FD)
+    operations = FilesystemOperations(_Nothing(), ProtocolSettings())  # type: ignore[arg-type]  # nobody calls it
+    served: list[bool] = []
+    device = os.open("/dev/full", os.O_RDWR)
+    session = FuseSession(operations, operations, device, init, lambda: served.append(True))
+    with contextlib.suppress(OSError):  # there is nothing more to be read
+        PollRuntime().run(session.main)  # type: ignore[arg-type]  # an awaitable of pyfuse3's
+    print(type(session.init_error).__name__, len(served))
+
+
+class _Nothing:
+    """A filesystem that is never reached."""
+
+    def __init__(self) -> None:
+        self.memory = Memory()
+
+
+def test_session_ends_whose_answer_to_init_the_kernel_does_not_take() -> None:
+    script = (
+        "from tests.sidecar.test_daemon_session import serve_a_device_that_takes_nothing as serve; serve()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.split() == ["OSError", "0"]
