@@ -13,7 +13,7 @@ from sidecar import daemon_codes
 from sidecar.daemon_runtime import Runtime, make_runtime
 from sidecar.daemon_session import FuseSession, keep_buffers_in_memory, make_buffer_resident
 from sidecar.daemon_work import CountedOperations, Work
-from sidecar.filesystems import Succession, build_operations, raise_descriptor_limit
+from sidecar.filesystems import Succession, build_operations
 from sidecar.protocol import FilesystemOperations
 from sidecar.spare_line import SpareLine, Turn, wait_for_turn
 from sidecar.takeover.drain import drain, requeue
@@ -71,7 +71,6 @@ def _prepare(settings: SpareSettings, control: socket.socket) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     close_all_but({0, 1, 2, control.fileno()})
-    raise_descriptor_limit()  # a predecessor may have left more than usually are allowed
     threading.stack_size(_STACK_BYTES)
     if settings.data_bytes is not None:
         limit_data(settings.data_bytes)

@@ -30,8 +30,13 @@ class ZygoteParts:
         """Import what serves, once, for all processes."""
         if self._spares is None:
             load_pyfuse3(self.settings.runtime)
-            from sidecar.spare import SpareSettings, run_spare  # an external client's daemon never needs it
+            # An external client's daemon needs none of it.
+            from sidecar.filesystems import raise_descriptor_limit
+            from sidecar.spare import SpareSettings, run_spare
 
+            # For the children as well: they have to take what a predecessor has left. And no more descriptors can be
+            # sent, not even the device's, than this allows to be under way.
+            raise_descriptor_limit()
             limit = child_data_limit(container_memory_limit(), own_memory())
             settings = SpareSettings(
                 state_dir=state_dir(self.settings.run_dir),

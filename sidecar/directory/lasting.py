@@ -14,7 +14,7 @@ from sidecar.takeover.handle_ledger import Handles
 from sidecar.takeover.holder import DescriptorHolder
 
 _KEY = 1 << 63  # what the holder knows handles by; nodes have smaller numbers
-_MOST = 2048  # the holder has room for more, which belongs to files without a name
+_MOST = 256  # descriptors in queues are counted by user, for the whole node: ETOOMANYREFS for others beyond RLIMIT_NOFILE
 _ROUNDS = 64  # requests after which the holder has let go of what was closed
 
 
