@@ -22,7 +22,6 @@ from sidemount.host.fuse_mount import MountPlan, open_connection
 from tests.sidecar.takeover.serving import Fault, Plan, serve
 
 _SPARES = 2
-_READY_S = 20.0
 _CLONE_NEWNS = 0x00020000
 _MS_REC_PRIVATE = 0x4000 | 1 << 18
 _PR_SET_PDEATHSIG = 1
@@ -85,12 +84,13 @@ class Child:
 class Nursery:
     """Raises one daemon after another."""
 
-    def __init__(self, plan: Plan, target: str) -> None:
+    def __init__(self, plan: Plan, ready_s: float) -> None:
         self._plan = plan
+        self._ready_s = ready_s
         _check(_libc.unshare(_CLONE_NEWNS))
         _check(_libc.mount(b"none", b"/", None, _MS_REC_PRIVATE, None))
-        connection = open_connection(MountPlan(source="sidemount-test"), read_init=True, staging=target)
-        connection.attach(target)
+        connection = open_connection(MountPlan(source="sidemount-test"), read_init=True, staging=plan.target)
+        connection.attach(plan.target)
         connection.release_mount()
         self._device, self._init = connection.device, connection.init
         self._park = Park.make()
@@ -110,7 +110,11 @@ class Nursery:
 
     def _hear(self, since: float) -> bool:
         """Note how a takeover went. Return whether the daemon serves."""
-        said = self._serving.heard(_READY_S)
+        try:
+            said = self._serving.heard(self._ready_s)
+        except TimeoutError as error:
+            self.faults.append(str(error))
+            return False
         if said is None:
             return False
         if "failed" in said or "lost" in said:
@@ -186,9 +190,13 @@ def main() -> None:
     parser.add_argument("--deadly-listing", type=float, default=0.0)
     parser.add_argument("--stillborn", action="store_true")
     parser.add_argument("--quiet-seconds", type=float, default=10.0)
+    parser.add_argument("--deadly-operation", action="store_true")
+    parser.add_argument("--deadly-pages", action="store_true")
+    parser.add_argument("--ready-seconds", type=float, default=20.0)
     given = parser.parse_args()
     plan = Plan(
         source=given.source,
+        target=given.target,
         state_dir=given.state_dir,
         options=json.loads(given.options),
         fault=Fault(given.fault),
@@ -196,9 +204,11 @@ def main() -> None:
         deadly_listing=given.deadly_listing,
         stillborn=given.stillborn,
         quiet_s=given.quiet_seconds,
+        deadly_operation=given.deadly_operation,
+        deadly_pages=given.deadly_pages,
     )
     os.chdir("/")
-    nursery = Nursery(plan, given.target)
+    nursery = Nursery(plan, given.ready_seconds)
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
         match line.split():

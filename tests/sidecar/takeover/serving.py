@@ -3,6 +3,7 @@
 A `Fault` leaves one of the conditions of a takeover out, so that a test can show that it is needed.
 """
 
+import itertools
 import os
 import random
 import signal
@@ -10,7 +11,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import Any
+
+import pyfuse3
 
 from sidecar.daemon_session import FuseSession, keep_buffers_in_memory, make_buffer_resident
 from sidecar.directory.listing import Directories
@@ -26,6 +30,7 @@ from sidecar.takeover.shared_journal import SharedStep
 from sidecar.takeover.table import Table, load_table
 from sidemount.model.mountspec import MountSpec
 from tests.sidecar.directory.daemon import drop_to
+from tests.sidecar.takeover.absent_pages import AbsentPages
 
 _MAKING = ("create", "mkdir", "mknod", "symlink", "link")
 _TAKING = ("unlink", "rmdir", "rename", "setxattr", "removexattr")
@@ -35,6 +40,8 @@ class Fault(Enum):
     """A condition that is left out."""
 
     NONE = "none"
+    NO_INIT = "no-init"
+    NO_RESEND = "no-resend"
     NO_JOURNAL = "no-journal"
     NO_SECOND_RESEND = "no-second-resend"
     NO_PREFAULT = "no-prefault"
@@ -42,6 +49,7 @@ class Fault(Enum):
     NO_HANDLES = "no-handles"
     NO_HOLDER = "no-holder"
     NO_ERRANDS = "no-errands"
+    TOUCHES_MOUNT = "touches-mount"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,10 +57,13 @@ class Plan:
     """How a volume is served in a test.
 
     `quiet_s`: how long a node must be let be before the kernel is asked for it. `suicide`: how likely a daemon kills itself at each boundary of an operation, `deadly_listing`: when it has
-    listed something. `stillborn`: the first one dies before INIT is answered.
+    listed something. `stillborn`: the first one dies before INIT is answered. `deadly_operation`: every daemon dies of the second
+    operation on names that it does, once it is done and before it is noted. `deadly_pages`: it dies while the kernel copies a
+    request into a page that is absent.
     """
 
     source: str
+    target: str
     state_dir: str
     options: dict[str, Any] = field(default_factory=dict)
     fault: Fault = Fault.NONE
@@ -60,6 +71,8 @@ class Plan:
     deadly_listing: float = 0.0
     stillborn: bool = False
     quiet_s: float = 10.0
+    deadly_operation: bool = False
+    deadly_pages: bool = False
 
 
 def serve(
@@ -79,10 +92,10 @@ def serve(
         _be_suicidal(plan.suicide)
     if plan.deadly_listing:
         _die_of_listing(plan.deadly_listing)
+    if plan.deadly_operation:
+        _die_of_operations()
     runtime = PollRuntime()
-    if plan.fault is not Fault.NO_PREFAULT:
-        keep_buffers_in_memory()
-        runtime.before_first_read = make_buffer_resident
+    _prepare_buffers(plan, runtime)
     held = park.recover() if resume else {}
     if not resume:
         park.clear()
@@ -106,11 +119,13 @@ def serve(
         runtime.errands = operations.errands
     loaded = time.perf_counter()
     drained = Drained()
-    if resume:
+    if resume and plan.fault is not Fault.NO_RESEND:
         drained = drain(device)
         operations.resume(drained)
         if plan.fault is not Fault.NO_SECOND_RESEND:
             requeue(device, drained)
+    if resume and plan.fault is Fault.TOUCHES_MOUNT:
+        os.statvfs(plan.target)
     drop_to(0, "production")
 
     def served() -> None:
@@ -126,11 +141,28 @@ def serve(
             }
         )
 
+    operations.memory.on_lost = lambda reason: say({"lost": reason})
+    if resume and plan.fault is Fault.NO_INIT:
+        pyfuse3.init(operations, f"/dev/fd/{os.dup(device)}", set(pyfuse3.default_options))
+        served()
+        runtime.run(pyfuse3.main)
+        return
     session = FuseSession(operations, operations, os.dup(device), drained.init or init, served)
     if plan.stillborn and not resume:
         operations.on_init = _die
-    operations.memory.on_lost = lambda reason: say({"lost": reason})
     runtime.run(session.main)  # type: ignore[arg-type]  # an awaitable of pyfuse3's
+
+
+def _prepare_buffers(plan: Plan, runtime: PollRuntime) -> None:
+    """Have read buffers resident, unless that is what is left out."""
+    has_buffers = plan.fault is not Fault.NO_PREFAULT
+    if plan.deadly_pages:
+        keep_buffers_in_memory()
+        pages = AbsentPages()
+        runtime.before_first_read = partial(pages.watch, make_buffer_resident if has_buffers else None)
+    elif has_buffers:
+        keep_buffers_in_memory()
+        runtime.before_first_read = make_buffer_resident
 
 
 def _die() -> None:
@@ -189,6 +221,23 @@ def _be_suicidal(likely: float) -> None:
     ledger = shared_ledger.SharedLedger
     for name in ("node", "link", "unlink", "gone"):
         setattr(ledger, name, around(getattr(ledger, name)))
+
+
+def _die_of_operations() -> None:
+    """Kill this process after the second change of names that it has made: the first may be one that its predecessor died of."""
+    done = itertools.count(1)
+
+    def deadly(original: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*arguments: Any, **named: Any) -> Any:
+            result = original(*arguments, **named)
+            if next(done) == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return result
+
+        return wrapped
+
+    for name in (*_MAKING, *_TAKING):
+        setattr(Store, name, deadly(getattr(Store, name)))
 
 
 def _die_of_listing(likely: float) -> None:

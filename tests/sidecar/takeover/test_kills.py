@@ -1,14 +1,12 @@
-"""Daemons killed under applications, on a real kernel: nobody notices. And each condition of that left out: somebody does."""
+"""Daemons killed under applications, on a real kernel: nobody notices."""
 
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.sidecar.takeover.serving import Fault
 from tests.sidecar.takeover.stage import Stage, stage
 
 pytestmark = [pytest.mark.fuse, pytest.mark.root, pytest.mark.timeout(240)]
@@ -107,48 +105,6 @@ def test_nodes_that_the_kernel_has_forgotten_unheard_are_found_out(tmp_path: Pat
         after = here.report["takeovers"][-1]["nodes"]
         assert before > 100, "nothing was left over"
         assert after < 10, f"{before} nodes were left over, and {after} still are"
-
-
-def _one_kill(here: Stage, wait_s: float = 0.5) -> None:
-    time.sleep(wait_s)
-    kill(here, 12, 50, 150, longest_s=12)
-
-
-def _deadly_operations(here: Stage) -> None:
-    kill(here, 40, 100, 300, longest_s=15)
-
-
-def _quick_kills(here: Stage) -> None:
-    kill(here, 250, 1, 20, longest_s=25)
-
-
-@pytest.mark.slow  # chance decides when it shows: `make torture` gives it the time
-@pytest.mark.parametrize(
-    ("fault", "arguments", "kinds", "torment"),
-    [
-        pytest.param(
-            Fault.NO_JOURNAL, ("--suicide", "0.02"), ("churn", "churn"), _deadly_operations, id="journal"
-        ),
-        pytest.param(Fault.NO_SECOND_RESEND, (), ("writer", "churn"), _one_kill, id="second-resend"),
-        pytest.param(Fault.NO_PREFAULT, (), ("blocks", "blocks"), _quick_kills, id="resident-buffers"),
-        pytest.param(Fault.NO_NODES, (), ("keeper", "churn"), _one_kill, id="node-ids"),
-        pytest.param(Fault.NO_HANDLES, (), ("keeper", "log"), _one_kill, id="handles"),
-        pytest.param(Fault.NO_HOLDER, (), ("keeper",), _one_kill, id="nameless-files"),
-        pytest.param(Fault.NO_ERRANDS, (), ("churn",), _one_kill, id="closing-of-steps"),
-    ],
-)
-def test_somebody_notices_what_is_left_out(
-    tmp_path: Path,
-    fault: Fault,
-    arguments: tuple[str, ...],
-    kinds: tuple[str, ...],
-    torment: Callable[[Stage], None],
-) -> None:
-    """Every condition is needed: without it the same applications complain within seconds."""
-    with stage(tmp_path, *arguments, fault=fault) as here:
-        here.start(*kinds)
-        torment(here)
-        assert here.end(longest_s=6).complaints
 
 
 def test_everything_is_gone_afterwards(tmp_path: Path) -> None:
