@@ -32,6 +32,7 @@ from sidecar.takeover.drain import Drained
 from sidecar.takeover.errand import Errands
 
 _LOG = logging.getLogger(__name__)
+_DEAD_MOUNT = frozenset({errno.ENOTCONN, errno.ECONNABORTED})  # what the kernel says of a mount that nobody serves
 _BUFFERS = (bytes, bytearray, memoryview)
 
 P = ParamSpec("P")
@@ -246,8 +247,16 @@ class FilesystemOperations(CountingOperations):
 
     @guarded
     async def statfs(self, ctx: pyfuse3.RequestContext) -> pyfuse3.StatvfsData:
-        """Return sizes and limits of the filesystem."""
-        statistics = await self._filesystem.statfs()
+        """Return sizes and limits of the filesystem.
+
+        By this call keepers and kubelets see whether a mount is dead: a store that is must not look like it.
+        """
+        try:
+            statistics = await self._filesystem.statfs()
+        except OSError as error:
+            if error.errno in _DEAD_MOUNT:
+                raise OSError(errno.EIO, os.strerror(errno.EIO)) from error
+            raise
         answer = pyfuse3.StatvfsData()
         answer.f_bsize = statistics.bsize
         answer.f_frsize = statistics.frsize
