@@ -150,7 +150,10 @@ class VirtualFilesystem(Protocol):
         ...
 
     async def setattr(self, node: int, changes: Changes, handle: int | None, caller: Caller) -> Attributes:
-        """Change attributes and return all of them. `handle` is the open file the change came through, if any."""
+        """Change attributes and return all of them. `handle` is the open file the change came through, if any.
+
+        To change nothing is to drop set-id bits and capabilities, as a chown to nobody does: the kernel leaves that to us.
+        """
         ...
 
     async def readlink(self, node: int) -> bytes:
