@@ -55,6 +55,17 @@ class Descriptor:
             os.close(self._fd)
 
 
+class SoleUse(Descriptor):
+    """A file descriptor of one user, closed right after. Need not be borrowed, and no lock guards it."""
+
+    __slots__ = ()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._fd)
+
+
 class Descriptors:
     """Open descriptors of nodes: at most `capacity` directories, and every node that has lost its names."""
 

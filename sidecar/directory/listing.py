@@ -71,6 +71,19 @@ class Listing:
         """Go past the entry that was peeked at."""
         self._at = self._ahead.popleft().position
 
+    def emit_names(self, emit: Emit) -> bool:
+        """Emit names alone, as long as entries that were read ahead may go so. Return whether there was room for them."""
+        ahead = self._ahead
+        while ahead:
+            name, ino, kind, position = ahead[0]
+            if kind not in _NAMES_ALONE:
+                break
+            if not emit.name_alone(name, ino, kind, position):
+                return False
+            self._at = position
+            ahead.popleft()
+        return True
+
     @property
     def has_more(self) -> bool:
         """Whether many entries wait."""
@@ -82,7 +95,11 @@ class Listing:
         return bool(self._ahead) and self._changed_ns != self._change_time_ns()
 
     def _change_time_ns(self) -> int:
-        return self._store.status(self.fd, b"").attributes.ctime_ns
+        """Return the directory's change time, 0 if it cannot be had: listing goes on without."""
+        try:
+            return self._store.status(self.fd, b"").attributes.ctime_ns
+        except OSError:
+            return 0
 
 
 class Directories:
@@ -154,13 +171,16 @@ class Directories:
         emitted = False
         try:
             while (listed := listing.peek()) is not None:
-                is_alone = listed.kind in _NAMES_ALONE and not with_attributes
-                if probes and with_attributes and listed.kind in _NAMES_ALONE and listing.has_more:
-                    is_alone, probes = True, False
-                if is_alone:
-                    taken: bool | None = emit.name_alone(
-                        listed.name, listed.ino, listed.kind, listed.position
-                    )
+                if listed.kind not in _NAMES_ALONE:
+                    taken = self._emit_found(listing.node, directory, listed, emit)
+                elif not with_attributes:
+                    if not listing.emit_names(emit):
+                        return
+                    emitted = True
+                    continue
+                elif probes and listing.has_more:
+                    probes = False
+                    taken = emit.name_alone(listed.name, listed.ino, listed.kind, listed.position)
                 else:
                     taken = self._emit_found(listing.node, directory, listed, emit)
                 if taken is False:

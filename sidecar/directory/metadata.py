@@ -14,6 +14,7 @@ from sidecar.takeover.journal import Journal
 from sidecar.takeover.operation import REMOVEXATTR, SETXATTR
 
 _CAPABILITIES = b"security.capability"
+_LABEL = b"security.selinux"
 _ACLS = frozenset({b"system.posix_acl_access", b"system.posix_acl_default"})
 
 
@@ -64,6 +65,9 @@ class Metadata:
         A store without ACLs answers EOPNOTSUPP for them, which the kernel would take for a failed permission check; it
         has to be told that there are none. An attribute that a predecessor has just set with XATTR_CREATE does not exist until
         that is done again: pyfuse3 asks before it sets.
+
+        Only a kernel without SELinux asks for labels at all. Where there are none, EOPNOTSUPP says so of the whole volume: `ls -l`
+        then asks for one, and not for one of every file.
         """
         if self._journal.is_recalled(SETXATTR, node, name):
             raise OSError(errno.ENODATA, os.strerror(errno.ENODATA))
@@ -73,6 +77,8 @@ class Metadata:
             except OSError as error:
                 if name in _ACLS and error.errno == errno.EOPNOTSUPP:
                     raise OSError(errno.ENODATA, os.strerror(errno.ENODATA)) from None
+                if name == _LABEL and error.errno == errno.ENODATA and not self._is_labelled():
+                    raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP)) from None
                 raise
 
     def setxattr(self, node: int, name: bytes, value: bytes, caller: Caller) -> None:
@@ -107,6 +113,13 @@ class Metadata:
                 raise
             # Whoever asks may do that, or is the kernel, for whom a write takes capabilities away; only we may not.
             ownership.drop_capabilities(self._store, fd)
+
+    def _is_labelled(self) -> bool:
+        """Tell whether the root has a label: files have, then."""
+        try:
+            return self._has_xattr(self._store.root, _LABEL)
+        except OSError:
+            return True  # it cannot be told
 
     def _has_xattr(self, fd: int, name: bytes) -> bool:
         try:

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable
 from typing import TypeVar
 
-from sidecar.directory.descriptors import Descriptor, Descriptors
+from sidecar.directory.descriptors import Descriptor, Descriptors, SoleUse
 from sidecar.directory.handles import OpenFiles
 from sidecar.directory.nodes import Node, NodeTable
 from sidecar.directory.status import DIRECTORY, Found, kind_of
@@ -87,6 +87,15 @@ class Reach:
         return self._checked(fd, node)
 
     def _by_link(self, node: Node, look: Callable[[int, bytes, Node], T]) -> T:
+        """Look at a node where its first link says; if it is not there, look more closely."""
+        parent = node.parent
+        if parent is not None:
+            try:
+                with self.directory(parent) as above:
+                    return look(above, node.name, node)
+            except OSError as error:
+                if error.errno not in _GONE:
+                    raise
         return self._patiently(lambda: self._try_links(node, look))
 
     def _try_links(self, node: Node, look: Callable[[int, bytes, Node], T]) -> T:
@@ -106,10 +115,7 @@ class Reach:
         return found
 
     def _pin_at(self, above: int, name: bytes, node: Node) -> Descriptor:
-        fd = self._checked(self._store.pin(above, name), node)
-        descriptor = Descriptor(fd).borrow()
-        descriptor.retire()
-        return descriptor
+        return SoleUse(self._checked(self._store.pin(above, name), node))
 
     def _checked(self, fd: int, node: Node) -> int:
         """Return the descriptor if it holds the node, else close it."""

@@ -9,7 +9,6 @@ import os
 import stat
 import struct
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -280,17 +279,19 @@ class Store:
 
     def list(self, fd: int) -> list[Listed]:
         """Return the next entries, none at the end."""
-        return list(parse_dirents(syscalls.getdents64(fd, _LISTING_BYTES)))
+        return parse_dirents(syscalls.getdents64(fd, _LISTING_BYTES))
 
 
-def parse_dirents(content: bytes) -> Iterator[Listed]:
-    """Yield the entries of struct linux_dirent64 records."""
+def parse_dirents(content: bytes) -> list[Listed]:
+    """Return the entries of struct linux_dirent64 records."""
+    entries = []
     at = 0
     while at < len(content):
         ino, position, length, kind = _DIRENT.unpack_from(content, at)
         name_at = at + _DIRENT.size
-        yield Listed(content[name_at : content.index(b"\0", name_at)], ino, kind, position)
+        entries.append(Listed(content[name_at : content.index(b"\0", name_at)], ino, kind, position))
         at += length
+    return entries
 
 
 def _path_of(fd: int) -> str:
