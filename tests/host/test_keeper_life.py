@@ -100,7 +100,7 @@ def test_a_keeper_without_daemons_ends_at_once(make_pod: MakePod) -> None:
     eventually(lambda: (pod.run_dir / "train" / "keeper.sock").exists())
     began = time.monotonic()
     assert pod.end() == 0
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 10  # and not the 20 s of a flush
 
 
 def test_a_dead_daemon_does_not_delay_the_end(make_pod: MakePod) -> None:
@@ -108,7 +108,7 @@ def test_a_dead_daemon_does_not_delay_the_end(make_pod: MakePod) -> None:
     pod.kill_daemon()
     began = time.monotonic()
     assert pod.end() == 0
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 10  # and not the 20 s of a flush
     assert pod.node.fuse_mounts() == []
 
 
@@ -119,7 +119,7 @@ def test_a_stopped_daemon_ends_with_the_deadline(make_pod: MakePod) -> None:
     eventually(lambda: "fuse" in Path(f"/proc/{reader.pid}/stack").read_text())  # it waits for an answer
     began = time.monotonic()
     assert pod.end() == 0
-    assert 1.5 < time.monotonic() - began < 8
+    assert 1.5 < time.monotonic() - began < 15
     assert pod.node.fuse_mounts() == []
     assert reader.wait(5) != 0  # freed by the abort
 

@@ -243,7 +243,7 @@ def test_a_keeper_restarted_over_dead_mounts_and_told_to_end_leaves_nothing(pod:
     eventually(lambda: blocks_sigterm(keeper.pid), every_s=0.001)  # as early as a signal is not lost
     began = time.monotonic()
     end_cleanly(pod)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 12  # and not the 20 s of a flush
 
 
 def blocks_sigterm(pid: int) -> bool:

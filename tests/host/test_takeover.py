@@ -413,7 +413,7 @@ def test_a_pod_ends_at_once_while_its_daemon_waits_between_two_attempts(pod: Pod
     eventually(lambda: "abnormal" in pod.probe())
     began = time.monotonic()
     end_cleanly(pod)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 15  # the limit for a daemon that does not end is 20 s and more
     assert pod.daemons["train"].wait(5) in (0, 4)
 
 

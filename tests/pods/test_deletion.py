@@ -122,7 +122,7 @@ def test_of_a_job_that_is_done_succeeds_soon_after_its_application(stage: Stage,
     running.wait_for(lambda s: s.containers["app"].state == "terminated", READY_S, "done with its work")
     began = time.monotonic()
     status = running.wait_done(10)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 9
     assert status.phase == "Succeeded"
     assert {name: c.exit_code for name, c in status.containers.items()} == {"app": 0, KEEPER: 0, DAEMON: 0}
     assert (tree.inbox / "copy").read_text() == POEM
