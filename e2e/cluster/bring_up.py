@@ -4,8 +4,8 @@ import fcntl
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from e2e.cluster.orders import first_process
 from e2e.cluster.pki import accounts_of, make_certificates, make_tokens, render_tokens
 from e2e.cluster.places import BUILD, SOURCE, ClusterPlaces
 from e2e.cluster.progress import Progress
-from e2e.cluster.running import Description, RunningCluster, tail, take_down
+from e2e.cluster.running import Description, RunningCluster, is_held, tail, take_down
 from e2e.cluster.topology import Topology
 from e2e.cluster.waiting import wait_for
 
@@ -52,6 +52,23 @@ def bring_up(
     machine = inspect_machine()
     programs = prepare(build, progress)
     places.directory.mkdir(parents=True, exist_ok=True)
+    topology = Topology(places.name)
+    with _locked(places) as lock:
+        _write_everything(topology, places, machine, programs, api_only=api_only)
+        launch(_spec_file(topology, places), places.log(NODE_LOG), lock)
+    try:
+        cluster = _await_node(topology, places, programs, api_only=api_only)
+        _start_components(cluster, progress, build, api_only=api_only)
+    except BaseException:
+        with suppress(ClusterFault):  # the first fault is the one to tell
+            take_down(places)
+        raise
+    return cluster
+
+
+@contextmanager
+def _locked(places: ClusterPlaces) -> Iterator[int]:
+    """Give the lock's descriptor, for the node to inherit. Raises ClusterFault when a cluster of this name holds it."""
     with places.lock.open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -59,17 +76,11 @@ def bring_up(
             raise ClusterFault(
                 f"cluster {places.name!r} runs already", hint="use it, or: python -m e2e.cluster down"
             ) from None
-        topology = Topology(places.name)
-        _write_everything(topology, places, machine, programs, api_only=api_only)
-        try:
-            cluster = _start_node(topology, places, programs, lock.fileno(), api_only=api_only)
-            _start_components(cluster, progress, build, api_only=api_only)
-        except BaseException:
-            lock.close()
-            with suppress(ClusterFault):  # the first fault is the one to tell
-                take_down(places)
-            raise
-    return cluster
+        yield lock.fileno()
+
+
+def _spec_file(topology: Topology, places: ClusterPlaces) -> Path:
+    return places.config / topology.nodes[0].name / "init.json"
 
 
 def _write_everything(
@@ -139,17 +150,15 @@ def _write_secretly(path: Path, content: bytes) -> None:
         file.write(content)
 
 
-def _start_node(
-    topology: Topology, places: ClusterPlaces, programs: Mapping[str, Path], lock: int, *, api_only: bool
+def _await_node(
+    topology: Topology, places: ClusterPlaces, programs: Mapping[str, Path], *, api_only: bool
 ) -> RunningCluster:
-    """Start the first process and wait until the node is set up."""
+    """Wait until the node is set up and takes orders."""
     node = topology.nodes[0]
-    log = places.log(NODE_LOG)
-    process = launch(places.config / node.name / "init.json", log, lock)
-    first = wait_for(lambda: first_process(places.socket) or process.poll() is not None, _SETUP_S)
-    if first is None or isinstance(first, bool):
-        process.kill()
-        raise ClusterFault("the node was not set up", log=tail(log, 10))
+    wait_for(lambda: first_process(places.socket) is not None or not is_held(places), _SETUP_S)
+    first = first_process(places.socket)
+    if first is None:
+        raise ClusterFault("the node was not set up", log=tail(places.log(NODE_LOG), 10))
     places.description.write_text(
         Description(
             node=node.name,

@@ -137,16 +137,23 @@ def _run_build(argv: list[str], module: GoModule, progress: Progress) -> None:
         reader = threading.Thread(target=_collect, args=(process, lines), daemon=True)
         reader.start()
         deadline = time.monotonic() + _LONGEST_S
-        while process.poll() is None:
-            reader.join(_TOLD_EVERY_S)
-            if process.poll() is None:
-                progress(f"building {module.title}: {len(lines)} packages")
+        while not _has_ended(process):
+            progress(f"building {module.title}: {len(lines)} packages")
             if time.monotonic() > deadline:
                 process.kill()
                 raise ClusterFault(f"building {module.title} took more than {_LONGEST_S:g} s")
         reader.join()
     if process.returncode:
         raise _fault(module, lines)
+
+
+def _has_ended(process: "subprocess.Popen[str]") -> bool:
+    """Wait for the time between two lines of progress; tell whether the process has ended in it."""
+    try:
+        process.wait(_TOLD_EVERY_S)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def _collect(process: "subprocess.Popen[str]", lines: list[str]) -> None:

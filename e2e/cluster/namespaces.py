@@ -7,28 +7,30 @@ from pathlib import Path
 
 from e2e.cluster.places import SOURCE, ClusterPlaces
 
+_LAUNCH_S = 60.0
 _KINDS = {"-m": "mnt", "-n": "net", "-p": "pid", "-i": "ipc", "-u": "uts"}
 
 
-def launch(spec: Path, log: Path, lock: int) -> "subprocess.Popen[bytes]":
-    """Start the first process of a node in namespaces of its own; it lives on when this process ends.
+def launch(spec: Path, log: Path, lock: int) -> None:
+    """Start the first process of a node in namespaces of its own. It is no child of this process, and lives on when this one ends.
 
     `lock` is a descriptor that everything of the node's own holds.
     """
     argv = [
-        "unshare", "--mount", "--net", "--pid", "--ipc", "--uts", "--fork", "--kill-child", "--mount-proc",
+        "setsid", "--fork", "unshare", "--mount", "--net", "--pid", "--ipc", "--uts", "--fork", "--kill-child", "--mount-proc",
         "--propagation", "private", "--",
         sys.executable, "-m", "e2e.cluster.node_init", str(spec), str(lock),
     ]  # fmt: skip
     with log.open("ab") as output:
-        return subprocess.Popen(
+        subprocess.run(
             argv,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            start_new_session=True,
             pass_fds=(lock,),
             cwd=SOURCE,
+            check=True,
+            timeout=_LAUNCH_S,
         )
 
 

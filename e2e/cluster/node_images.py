@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from e2e.cluster.errors import ClusterFault
-from e2e.cluster.oci_archive import layer_of, write_archive
+from e2e.cluster.oci_archive import FORMAT, layer_of, write_archive
 from e2e.cluster.topology import PAUSE_IMAGE
 from e2e.images import busybox_image
 
@@ -45,7 +45,8 @@ def _make_pause(archive: Path) -> None:
 
 def made_once(build: Path, name: str, content: bytes, make: Callable[[Path], None]) -> Path:
     """Return build/images/<name>-<digest>.tar."""
-    archive = build / "images" / f"{name}-{hashlib.sha256(content).hexdigest()[:16]}.tar"
+    digest = hashlib.sha256(b"%d\n" % FORMAT + content).hexdigest()[:16]
+    archive = build / "images" / f"{name}-{digest}.tar"
     if archive.exists():
         return archive
     archive.parent.mkdir(parents=True, exist_ok=True)
@@ -53,4 +54,7 @@ def made_once(build: Path, name: str, content: bytes, make: Callable[[Path], Non
         made = Path(scratch) / "image.tar"
         make(made)
         made.rename(archive)
+    for old in archive.parent.glob(f"{name}-*.tar"):
+        if old != archive:
+            old.unlink()
     return archive

@@ -115,16 +115,19 @@ def namespace(api: Kubectl, unchanged_node: None, request: pytest.FixtureRequest
     yield from in_namespace(api, f"{plain}-{secrets.token_hex(3)}", with_labels)
 
 
-def in_namespace(api: Kubectl, name: str, labels: dict[str, str]) -> Iterator[Namespace]:
-    """Make a namespace that pods can be created in, and take it away."""
+def make_namespace(api: Kubectl, name: str, labels: dict[str, str]) -> Namespace:
+    """Make a namespace that pods can be created in."""
     api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
     # Pods are refused until the namespace has its account.
     assert wait_for(lambda: api.get("serviceaccount", "default", name) is not None, _ACCOUNT_S)
+    return Namespace(api, name)
+
+
+def in_namespace(api: Kubectl, name: str, labels: dict[str, str]) -> Iterator[Namespace]:
+    """Make a namespace, and take it away with all that is in it."""
     try:
-        yield Namespace(api, name)
+        yield make_namespace(api, name, labels)
     finally:
-        for found in api.items("pods", name):
-            api.delete("pod", found["metadata"]["name"], name)
         api.delete("namespace", name)
         gone = wait_for(lambda: api.get("namespace", name) is None, _GONE_S)
         left = [] if gone else api.items("pods", name)

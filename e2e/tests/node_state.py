@@ -23,7 +23,8 @@ def processes():
 def cgroups():
     for tree in os.listdir("/sys/fs/cgroup"):
         for at, _, _ in os.walk(f"/sys/fs/cgroup/{tree}/CGROUP", followlinks=False):
-            yield at
+            if "/pod" in at:  # those above are of the node, and made with its first pods
+                yield at
 pods = "/var/lib/kubelet/pods"
 print(json.dumps({
     "mounts": [" ".join((words := line.split())[4:5] + words[words.index("-") + 1:][:1]) for line in open("/proc/self/mountinfo")],
@@ -53,5 +54,6 @@ def look_at_node(cluster: RunningCluster) -> NodeState:
     """Return what there is on the node now."""
     script = _LOOK.replace("CGROUP", f"sidemount-cluster-{cluster.places.name}-0")
     found = json.loads(cluster.on_node(sys.executable, "-S", "-c", script))
-    found["containers"] = cluster.ctr("containers", "ls", "-q").split()
+    # Not what has ended: kubelet collects dead containers once a minute, and they hold nothing.
+    found["containers"] = cluster.ctr("tasks", "ls", "-q").split()
     return NodeState({kind: Counter(names) for kind, names in found.items()})

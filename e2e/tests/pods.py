@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from e2e.cluster.kubectl import Json, Kubectl, KubectlFailed
-from e2e.cluster.node_images import BUSYBOX_IMAGE
 from e2e.cluster.waiting import wait_for
+from e2e.tests.images import busybox
 
 READY_S, GONE_S = 120.0, 120.0
 SLEEP = "trap 'exit 0' TERM; {script}; sleep 100000 & wait $!"
@@ -18,7 +18,7 @@ def shell(name: str, script: str = ":", **fields: Any) -> Json:
 
 def task(name: str, script: str, **fields: Any) -> Json:
     """Return a container that ends with its script."""
-    return {"name": name, "image": BUSYBOX_IMAGE, "command": ["sh", "-c", script], **fields}
+    return {"name": name, "image": busybox(), "command": ["sh", "-c", script], **fields}
 
 
 def pod(

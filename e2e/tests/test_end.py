@@ -18,7 +18,7 @@ from e2e.cluster.progress import Progress
 from e2e.cluster.running import RunningCluster, is_held, take_down
 from e2e.cluster.topology import Topology
 from e2e.cluster.waiting import wait_for
-from e2e.tests.conftest import in_namespace
+from e2e.tests.conftest import make_namespace
 from e2e.tests.machine_state import MachineState, look_at_machine
 from e2e.tests.pods import pod, shell
 
@@ -50,7 +50,7 @@ def _busy_cluster(places: ClusterPlaces) -> RunningCluster:
         volumeMounts=[{"name": "mounts", "mountPath": "/mounts", "mountPropagation": "Bidirectional"}],
     )
     volume = {"name": "mounts", "emptyDir": {"medium": "Memory"}}
-    namespace = next(in_namespace(cluster.kubectl(), "busy", {}))
+    namespace = make_namespace(cluster.kubectl(), "busy", {})
     namespace.run(pod("holder", holds, volumes=[volume]))
     assert "left" in cluster.on_node("cat", "/proc/self/mountinfo")
     return cluster

@@ -12,14 +12,13 @@ import pytest
 import yaml
 
 from e2e.cluster.kubectl import Json, Kubectl, KubectlFailed
-from e2e.cluster.node_images import BUSYBOX_IMAGE
 from e2e.cluster.places import SOURCE
 from e2e.cluster.running import RunningCluster
-from e2e.cluster.service_images import service_reference
 from e2e.cluster.waiting import wait_for
 from e2e.tests import reader
 from e2e.tests.conftest import in_namespace
 from e2e.tests.deployment import SERVICE, Certificates, configuration, make_certificates, objects
+from e2e.tests.images import busybox, sidemount
 from e2e.tests.pods import Namespace, has_ended, pod, restarts, shell, task
 from sidemount.model.names import INJECTION_ENABLED, INJECTION_LABEL, OWN_NAMESPACE
 
@@ -41,7 +40,7 @@ def open_namespaces(own_cluster: RunningCluster | None, certificates: Certificat
         pytest.skip("the images and sources of these tests are on our own cluster")
     api = own_cluster.kubectl()
     names = [f"ml-{secrets.token_hex(3)}" for _ in range(20)]
-    api.apply(*objects(service_reference(), names, certificates))
+    api.apply(*objects(sidemount(), names, certificates))
     try:
         assert wait_for(lambda: _is_available(api), _READY_S), _described(api)
         api.apply(configuration(certificates))
@@ -95,7 +94,7 @@ def _reading_pod(books: Path) -> Json:
     """Return a pod that holds a file of its volume open and uses it all the time."""
     app: dict[str, Any] = {
         "name": "app",
-        "image": service_reference(),
+        "image": sidemount(),
         "imagePullPolicy": "IfNotPresent",
         "command": ["python3", "-S", "-u", "-c", Path(str(reader.__file__)).read_text(), "/data"],
         "securityContext": {"runAsUser": 0, "runAsGroup": 0},
@@ -144,7 +143,7 @@ def test_the_readme_s_pod_reads_its_data(ml: Namespace, sources: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "n01440764.jpg").write_bytes(b"fish")
     # The node has no registry to ask for the image, and the command ends: once is enough.
-    manifest["spec"]["containers"][0]["image"] = BUSYBOX_IMAGE
+    manifest["spec"]["containers"][0]["image"] = busybox()
     manifest["spec"]["restartPolicy"] = "Never"
     created = ml.create(manifest)
     names = [each["name"] for each in created["spec"]["initContainers"]]
@@ -206,24 +205,36 @@ def test_a_deleted_pod_leaves_no_mount(
     assert gone, cluster.on_node("grep", "fuse", "/proc/self/mountinfo")
 
 
-def test_a_pod_that_does_not_ask_is_none_of_the_webhook_s(ml: Namespace, api: Kubectl) -> None:
-    """All replicas are away: who asks waits, and nobody else."""
-    where = f"--namespace={OWN_NAMESPACE}"
-    api.run("scale", where, f"deployment/{SERVICE}", "--replicas=0")
+def test_while_no_webhook_can_be_reached_only_who_asks_is_kept_waiting(
+    ml: Namespace, api: Kubectl, books: Path
+) -> None:
+    """Requirement of availability: nobody else depends on us. It recovers by itself."""
+    _select(api, "nobody")
     try:
-        assert wait_for(lambda: not api.items("pods", OWN_NAMESPACE), _READY_S)
         ml.run(pod("bystander", shell("app")))
-        asking = pod(
-            "asking",
-            task("app", "ls /data", volumeMounts=[{"name": "books", "mountPath": "/data"}]),
-            annotations={"volume.sidemount.io/books": "dir:///srv/books"},
-            volumes=[{"name": "books", "emptyDir": {}}],
-        )
-        with pytest.raises(KubectlFailed, match="sidemount"):
-            ml.create(asking)
+        with pytest.raises(KubectlFailed, match=r"failed calling webhook .pods\.sidemount\.io"):
+            ml.create(_reading_pod(books))
     finally:
-        api.run("scale", where, f"deployment/{SERVICE}", "--replicas=1")
-        assert wait_for(lambda: _is_available(api), _READY_S), _described(api)
+        _select(api, SERVICE)
+    created = wait_for(lambda: _is_created(ml, _reading_pod(books)), _READY_S)
+    assert created, "the webhook is reachable again, and pods are not created"
+    ml.ready("reader")
+
+
+def _select(api: Kubectl, app: str) -> None:
+    """Have the webhook's Service lead to the pods of this name."""
+    patch = json.dumps({"spec": {"selector": {"app.kubernetes.io/name": app}}})
+    api.run("patch", "service", SERVICE, f"--namespace={OWN_NAMESPACE}", "--patch", patch)
+
+
+def _is_created(ml: Namespace, manifest: Json) -> bool:
+    try:
+        ml.create(manifest)
+    except KubectlFailed as fault:
+        if "failed calling webhook" not in fault.reason:
+            raise
+        return False
+    return True
 
 
 def test_a_source_that_no_class_serves_is_refused_with_its_reason(ml: Namespace) -> None:
