@@ -7,6 +7,7 @@ anyway. So that global is given to it before, and trio is loaded only by who wan
 import contextlib
 import importlib
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from types import ModuleType
 from typing import Any, Protocol, TypeVar
@@ -31,6 +32,10 @@ class Runtime(Protocol):
 
     def run_errands(self, errands: Errands) -> None:
         """Have a filesystem's errands run. To be called before `run`."""
+        ...
+
+    def serve_one_by_one(self, for_s: float) -> None:
+        """Read no request for so long before the one before is answered. To be called before `run`."""
         ...
 
     def before_first_read(self, prepare: Callable[[], None]) -> None:
@@ -73,6 +78,9 @@ class TrioRuntime:
     def run_errands(self, errands: Errands) -> None:
         """Do nothing: on trio nobody keeps what would have errands."""
 
+    def serve_one_by_one(self, for_s: float) -> None:
+        """Do nothing: on trio nobody is succeeded."""
+
     def before_first_read(self, prepare: Callable[[], None]) -> None:
         """Do nothing: on trio nobody is succeeded, and a kill may lose a request."""
 
@@ -108,6 +116,10 @@ class PolledRuntime:
     def run_errands(self, errands: Errands) -> None:
         """Have them run before each read."""
         self._runtime.errands = errands
+
+    def serve_one_by_one(self, for_s: float) -> None:
+        """Do so."""
+        self._runtime.one_by_one_until = time.monotonic() + for_s
 
     def before_first_read(self, prepare: Callable[[], None]) -> None:
         """Have it called."""

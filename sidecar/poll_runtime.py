@@ -11,6 +11,7 @@ One thread, no cancellation, no timers: whatever needs those belongs into a thre
 import contextlib
 import os
 import select
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -67,7 +68,8 @@ class PollRuntime:
     """Runs pyfuse3's workers. Stands in for the modules `trio`, `trio.lowlevel` and `trio.from_thread`.
 
     `threads` bounds how many slow operations run at once. `errands` are run before every read, when all that handlers have
-    returned has been answered (see `sidecar.takeover.errand`). `before_first_read` is called for each worker right before
+    returned has been answered (see `sidecar.takeover.errand`). `one_by_one_until` is a time before which no request is read while
+    another is worked on. `before_first_read` is called for each worker right before
     it reads for the first time: libfuse makes its buffer then.
     """
 
@@ -78,6 +80,8 @@ class PollRuntime:
         self.from_thread = self
         self.errands: Errands = deque()
         self.before_first_read: Callable[[], None] = _nothing
+        self.one_by_one_until: float | None = None
+        self._in_threads = 0
         self._ready: deque[_Task] = deque()
         self._finished: deque[_Task] = deque()  # by other threads; append and popleft are atomic
         self._locks: list[_ReadLock] = []
@@ -106,11 +110,13 @@ class PollRuntime:
     async def in_thread(self, function: Callable[..., T], *args: object) -> T:
         """Return `function(*args)`, run in a thread, while other requests are served."""
         task = self._current
+        self._in_threads += 1
         future: Future[T] = self._threads.submit(function, *args)
         future.add_done_callback(lambda _: self._resume_from_thread(task))
         await (
             _SUSPEND
         )  # always: the callback resumes exactly once, even if the thread was quicker than this line
+        self._in_threads -= 1
         return future.result()
 
     # What pyfuse3 calls.
@@ -144,7 +150,7 @@ class PollRuntime:
         if self._polled != fd:
             self._poller.register(fd, select.POLLIN)
             self._polled = fd
-        if self._ready or self.errands or not self._current.has_read or self._closing:
+        if self._ready or self.errands or not self._current.has_read or self._closing or self.one_by_one_until:
             return self._wait_in_turn(fd)
         for descriptor, _ in self._poller.poll():
             if descriptor != fd:
@@ -152,6 +158,8 @@ class PollRuntime:
         return _DONE
 
     async def _wait_in_turn(self, fd: int) -> None:
+        if self.one_by_one_until is not None:
+            await self._finish_what_is_begun(self.one_by_one_until)
         if self._ready:  # whoever a thread has woken goes first, or load would starve it
             await self.pause()
         idle = False
@@ -174,6 +182,18 @@ class PollRuntime:
                 return
             if not idle:
                 await self.pause()
+
+    async def _finish_what_is_begun(self, until: float) -> None:
+        """Wait until every handler that a thread works for has answered, but not past that time."""
+        while self._in_threads and (left_s := until - time.monotonic()) > 0:
+            if not self._ready:
+                select.select([self._wake], [], [], left_s)
+                self._collect()
+            if self._closing:
+                raise ClosedResourceError
+            await self.pause()
+        if time.monotonic() >= until:
+            self.one_by_one_until = None
 
     def _run_errands(self, idle: bool) -> int | None:
         """Run what is due, and return how long a poll may wait before it is due again."""

@@ -18,7 +18,9 @@ from sidecar.protocol import FilesystemOperations
 from sidecar.spare_line import SpareLine, Turn, wait_for_turn
 from sidecar.takeover.drain import drain, requeue
 from sidecar.takeover.park import Park
-from sidecar.zygote_memory import limit_data
+from sidecar.takeover.suspects import Suspects, forget_suspects
+from sidecar.zygote_deaths import CRASHED
+from sidecar.zygote_memory import leave_reserve, limit_data
 from sidecar.zygote_state import PARK_ENDS, may_be_succeeded
 from sidemount.host import process_attributes
 from sidemount.host.logs import EventLog
@@ -27,6 +29,7 @@ from sidemount.model.errors import HostFailure, OperationPending, Unsupported, V
 
 _PASSED_OVER = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)  # the first process decides what they mean
 _BUFFERS_READY = 2  # what draining and the filesystem take before the first request is read
+_ONE_BY_ONE_S = 10.0
 _STACK_BYTES = 512 << 10  # counted by RLIMIT_DATA in full, for every thread
 # The connection is gone; the kernel cannot resend; the source is another one now. Without a number it is no store's fault.
 _LASTING_ERRNOS = frozenset({errno.ENODEV, errno.EINVAL, errno.ESTALE, 0})
@@ -111,16 +114,40 @@ class _Service:
         self._runtime.before_first_read(make_buffer_resident)
         init = turn.serve.init
         if turn.serve.continued:
-            drained = drain(turn.device)
+            drained = drain(turn.device, self._judge)
             operations.resume(drained)
             requeue(turn.device, drained)
             init = drained.init or init
             self._log.info("resumed", unanswered=drained.requests, operations=len(drained.operations))
+        else:
+            forget_suspects(self._settings.state_dir)
+        if self._settings.data_bytes is not None:
+            leave_reserve()
         operations.memory.on_lost = self._lost
         self._tell_condition(operations.state_id)
         self._flush = getattr(operations, "close", None)
         counted = CountedOperations(operations, self._work)
         return FuseSession(operations, counted, turn.device, init, served=self._line.ready)
+
+    def _judge(self, in_hand: frozenset[int]) -> frozenset[int]:
+        """Return which of the requests that a dead process worked on are refused: those that end every process."""
+        directory, predecessor = self._settings.state_dir, self._turn.predecessor
+        suspects = Suspects.load(directory)
+        # A container that dies as a whole is mostly one that has run out of its memory.
+        suspects.note_death(in_hand, CRASHED if predecessor is None else predecessor.suspicion)
+        suspects.save(directory)
+        if suspects.must_be_alone:
+            self._runtime.serve_one_by_one(_ONE_BY_ONE_S)
+        if suspects.condemned:
+            self._work.handled += len(suspects.condemned)
+            self._line.tell_progress()  # to refuse it is progress: the next process starts without a pause
+            self._log.error(
+                "request_refused",
+                requests=len(suspects.condemned),
+                why="processes died again and again while they worked on it alone",
+                consequence="its caller gets EIO",
+            )
+        return suspects.condemned
 
     def _operations(self) -> FilesystemOperations:
         """Return what serves. That nothing can be kept for a successor is no reason to serve nobody."""

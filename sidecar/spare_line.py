@@ -20,6 +20,7 @@ from sidemount.host.handover import (
     HandOver,
     Heartbeat,
     Kept,
+    Predecessor,
     Ready,
     Serve,
     Stop,
@@ -33,16 +34,24 @@ _SEND_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What a waiting process is told when its turn has come. `kept` are descriptors that outlive it, by key."""
+    """What a waiting process is told when its turn has come. `kept` are descriptors that outlive it, by key.
+
+    `predecessor` is None if nobody here knows how that has ended: its whole container has.
+    """
 
     serve: Serve
     device: int
     kept: dict[int, int]
+    predecessor: Predecessor | None = None
 
 
 def wait_for_turn(control: socket.socket) -> Turn | None:
     """Wait until it is this process's turn; None if it never will be. Raises BadMessage."""
     received = receive(control)
+    predecessor = None
+    if received is not None and isinstance(received[0], Predecessor):
+        predecessor = received[0]
+        received = receive(control)
     if received is None:
         return None
     serve, device = received
@@ -57,7 +66,7 @@ def wait_for_turn(control: socket.socket) -> Turn | None:
         if not isinstance(message, Kept) or descriptor is None:
             raise BadMessage(f"{type(message).__name__}: not a descriptor that was kept")
         kept[message.key] = descriptor
-    return Turn(serve, device, kept)
+    return Turn(serve, device, kept, predecessor)
 
 
 class SpareLine:
@@ -91,6 +100,10 @@ class SpareLine:
         """Tell whether we can be succeeded."""
         self._send(Condition(takeover=takeover, state=state))
 
+    def tell_progress(self) -> None:
+        """Tell at once how much has been done."""
+        self._send(Heartbeat(handled=self._work.handled, in_progress=self._work.in_progress))
+
     def fail(self, detail: str, hint: str, *, lasting: bool) -> None:
         """Tell why we cannot serve."""
         self._send(Failed(detail=detail[:4000], hint=hint[:4000], lasting=lasting))
@@ -111,7 +124,7 @@ class SpareLine:
                 self._listen()
             now = time.monotonic()
             if now >= next_beat or (is_curious and self._work.handled):
-                self._send(Heartbeat(handled=self._work.handled, in_progress=self._work.in_progress))
+                self.tell_progress()
                 next_beat = now + self._beat_s
 
     def _listen(self) -> None:

@@ -13,7 +13,7 @@ from functools import partial
 from sidecar import daemon_codes
 from sidecar.daemon_settings import Master, Order
 from sidecar.zygote_children import Child, how_ended, receive
-from sidecar.zygote_deaths import Deaths
+from sidecar.zygote_deaths import Deaths, suspicion_of
 from sidecar.zygote_parts import ZygoteParts
 from sidecar.zygote_service import Service
 from sidecar.zygote_state import lacks_resend, make_state_dir, may_be_succeeded
@@ -27,6 +27,7 @@ from sidemount.host.handover import (
     Keep,
     Kept,
     Message,
+    Predecessor,
     Ready,
     Serve,
     Stop,
@@ -62,6 +63,7 @@ class Zygote:
         self._condition = Condition(takeover=order.serve.continued, state="")
         self._told = Condition(takeover=False, state="")
         self._deaths = Deaths()
+        self._predecessor: Predecessor | None = None
         self._starts = 0
         self._pending: Timer | None = None
         self._has_served = order.serve.continued
@@ -188,6 +190,7 @@ class Zygote:
     def _kill_hung(self, why: str) -> None:
         if self._current is not None and self._current.killed_at is None:
             self._log.warning("process_killed_as_hung", pid=self._current.child.pid, why=why)
+            self._current.was_hung = True
             self._current.kill(time.monotonic())
 
     # Processes ----------------------------------------------------------------------------------------
@@ -246,6 +249,8 @@ class Zygote:
             heartbeat_ms=self._order.heartbeat_ms,
             kept=len(self._kept),
         )
+        if self._predecessor is not None and not child.send(self._predecessor):
+            return False
         return child.send(order, self._device) and all(
             child.send(Kept(key=key), descriptor) for key, descriptor in self._kept.items()
         )
@@ -303,6 +308,11 @@ class Zygote:
         self._current = None
         how = how_ended(status)
         is_clean = service.bye is not None and service.bye.clean
+        self._predecessor = Predecessor(
+            suspicion=suspicion_of(
+                status, hung=service.was_hung, out_of_memory=self._parts.was_out_of_memory()
+            )
+        )
         if self._is_over:
             return
         if self._is_ending:

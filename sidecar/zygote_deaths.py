@@ -1,5 +1,7 @@
 """How soon the next process may start after one has died, and when to call that abnormal. Pure but for its memory."""
 
+import os
+import signal
 from collections import deque
 
 PAUSES_S = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0)
@@ -8,6 +10,18 @@ HOPELESS_AFTER = 10
 _WINDOW_S = 60.0
 _ABNORMAL_DEATHS = 30
 _REMEMBERED = 64
+BLAMELESS, HUNG, CRASHED = 0, 1, 2  # suspicion against what a process worked on when it ended
+
+
+def suspicion_of(status: int, *, hung: bool, out_of_memory: bool) -> int:
+    """Return how much the end of a process speaks against what it worked on. `status` is waitpid(2)'s.
+
+    A kill that nobody here ordered came from outside, and says nothing, unless it was the kernel's for want of memory.
+    """
+    if hung:
+        return HUNG
+    is_killed = os.waitstatus_to_exitcode(status) == -signal.SIGKILL
+    return BLAMELESS if is_killed and not out_of_memory else CRASHED
 
 
 class Deaths:

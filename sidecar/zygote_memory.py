@@ -9,12 +9,14 @@ import resource
 from collections.abc import Iterator
 
 from sidemount.host.mount_table import read_mount_table
+from sidemount.model.driver_class import DAEMON_MEMORY_MIN_BYTES
 from sidemount.model.mountinfo import Mount
 
 _UNLIMITED = 1 << 60  # cgroup v1 has no word for it, only a huge number
 _MARGIN_MIN = 24 << 20
 _MARGIN_SHARE = 8
 _BOUND_MIN = 48 << 20
+_RESERVE_SHARE = 6
 
 
 def child_data_limit(container_limit: int | None, own_bytes: int) -> int | None:
@@ -28,11 +30,23 @@ def child_data_limit(container_limit: int | None, own_bytes: int) -> int | None:
     return max(_BOUND_MIN, container_limit - margin - own_bytes)
 
 
+def is_too_small(container_limit: int | None) -> bool:
+    """Tell whether the serving process's own bound cannot bite before the container's."""
+    return container_limit is not None and container_limit < DAEMON_MEMORY_MIN_BYTES
+
+
 def limit_data(limit_bytes: int) -> None:
     """Bound this process's data for good."""
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     bound = limit_bytes if hard == resource.RLIM_INFINITY else min(limit_bytes, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (bound, bound))
+
+
+def leave_reserve() -> None:
+    """Leave a part of this process's bound alone: a successor has to take over all that it knows, and needs more for that."""
+    _, bound = resource.getrlimit(resource.RLIMIT_DATA)
+    if bound != resource.RLIM_INFINITY:
+        resource.setrlimit(resource.RLIMIT_DATA, (bound - bound // _RESERVE_SHARE, bound))
 
 
 def own_memory() -> int:
@@ -51,6 +65,28 @@ def container_memory_limit() -> int | None:
         return None
     limits = [limit for place in limit_files(groups, read_mount_table()) if (limit := _read_limit(place))]
     return min(limits, default=None)
+
+
+def out_of_memory_kills() -> int:
+    """Return how many processes of this one's cgroup the kernel has killed for their memory, 0 if it does not tell."""
+    try:
+        with open("/proc/self/cgroup", encoding="utf-8", errors="surrogateescape") as file:
+            groups = file.read()
+    except OSError:
+        return 0
+    own = next(filter(os.path.exists, limit_files(groups, read_mount_table())), "")
+    name = "memory.events" if own.endswith(".max") else "memory.oom_control"
+    try:
+        with open(os.path.join(os.path.dirname(own), name), encoding="ascii") as file:
+            return kills_in(file.read())
+    except (OSError, ValueError):
+        return 0
+
+
+def kills_in(events: str) -> int:
+    """Return the count of kills in a cgroup's memory.events (version 2) or memory.oom_control. Raises ValueError."""
+    counts = dict(line.split(" ", 1) for line in events.splitlines())
+    return int(counts.get("oom_kill", 0))
 
 
 def limit_files(groups: str, mounts: tuple[Mount, ...]) -> Iterator[str]:

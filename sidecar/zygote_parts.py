@@ -6,11 +6,18 @@ from functools import partial
 from sidecar.daemon_runtime import load_pyfuse3
 from sidecar.daemon_settings import DaemonSettings
 from sidecar.zygote_children import Child
-from sidecar.zygote_memory import child_data_limit, container_memory_limit, own_memory
+from sidecar.zygote_memory import (
+    child_data_limit,
+    container_memory_limit,
+    is_too_small,
+    out_of_memory_kills,
+    own_memory,
+)
 from sidecar.zygote_spares import Spares
 from sidecar.zygote_state import state_dir
 from sidemount.host.logs import EventLog
 from sidemount.host.loop import Loop
+from sidemount.model.driver_class import DAEMON_MEMORY_MIN_BYTES
 from sidemount.model.errors import HostFailure
 
 _STUCK_MAX = 4
@@ -25,6 +32,7 @@ class ZygoteParts:
         self.stuck: list[Child] = []
         self._log = log
         self._spares: Spares | None = None
+        self._memory_kills = 0
 
     def load(self) -> None:
         """Import what serves, once, for all processes."""
@@ -37,7 +45,8 @@ class ZygoteParts:
             # For the children as well: they have to take what a predecessor has left. And no more descriptors can be
             # sent, not even the device's, than this allows to be under way.
             raise_descriptor_limit()
-            limit = child_data_limit(container_memory_limit(), own_memory())
+            self._memory_kills = out_of_memory_kills()
+            limit = self._data_limit()
             settings = SpareSettings(
                 state_dir=state_dir(self.settings.run_dir),
                 source=self.settings.source,
@@ -51,11 +60,28 @@ class ZygoteParts:
             self._log.info("modules_loaded", data_limit_bytes=limit)
             self._spares = Spares(self.loop, self.settings.spares, main, self._log)
 
+    def _data_limit(self) -> int | None:
+        container = container_memory_limit()
+        if is_too_small(container):
+            self._log.warning(
+                "memory_limit_low",
+                limit_bytes=container,
+                needed_bytes=DAEMON_MEMORY_MIN_BYTES,
+                consequence="the kernel may kill the container whenever it is used by many",
+                hint="give the driver class resources.limits.memory of that much or more",
+            )
+        return child_data_limit(container, own_memory())
+
     def take(self) -> Child:
         """Return a waiting process. Raises OSError, HostFailure."""
         if self._spares is None or len(self.stuck) >= _STUCK_MAX:
             raise HostFailure(f"{len(self.stuck)} processes were killed and do not end: the store hangs")
         return self._spares.take()
+
+    def was_out_of_memory(self) -> bool:
+        """Tell whether the kernel has killed one of the container's processes for its memory since this was asked last."""
+        before, self._memory_kills = self._memory_kills, out_of_memory_kills()
+        return self._memory_kills > before
 
     def refill(self) -> None:
         """See that enough processes wait."""

@@ -27,6 +27,7 @@ class Service:
         "killed_at",
         "progress",
         "since",
+        "was_hung",
     )
 
     def __init__(self, child: Child, now: float) -> None:
@@ -34,6 +35,7 @@ class Service:
         self.since = now
         self.is_ready = False
         self.is_handing_over = False
+        self.was_hung = False
         self.progress = Heartbeat()
         self.bye: Bye | None = None
         self.failure: Failed | None = None

@@ -1,11 +1,12 @@
 """InjectionPlan: everything that a pod is to carry for its volumes, computed from its shape. No patch yet."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 
+from sidemount.model.driver_class import DAEMON_MEMORY_MIN_BYTES
 from sidemount.model.errors import (
     BadMessage,
     PolicyDenied,
@@ -33,7 +34,16 @@ from webhook.marks import Marks, marks
 from webhook.outcome import MountOutcome, VolumeOutcome
 from webhook.present import Present
 from webhook.render import Daemon, daemon_container_of, keeper_container, own_volumes
-from webhook.resources import Amounts, check_fit, clamped, is_guaranteed, merge, raised_to_limits
+from webhook.resources import (
+    Amounts,
+    amount,
+    check_fit,
+    clamped,
+    is_guaranteed,
+    merge,
+    raised_to_limits,
+    show,
+)
 from webhook.security import selinux_context
 from webhook.shape import PodShape, is_own_container
 from webhook.sources import cache_attachment, secret_attachment, source_attachment
@@ -93,7 +103,7 @@ def make_plan(
         config=config,
         marks=found_marks,
         outcomes=outcomes,
-        warnings=_warnings(chosen, all_uses, outcomes, found_marks),
+        warnings=(*_warnings(chosen, all_uses, outcomes, found_marks), *_memory_warnings(daemons)),
         registries=setting.settings.registries,
     )
 
@@ -286,6 +296,16 @@ def _told(volume: ChosenVolume, uses: list[Use]) -> VolumeOutcome:
         if u.volume == volume.name
     )
     return replace(volume_outcome(volume), mounts=mounts)
+
+
+def _memory_warnings(daemons: tuple[Daemon, ...]) -> Iterator[str]:
+    for daemon in daemons:
+        limit = amount(daemon.amounts.limits.get("memory"))
+        if daemon.spec.filesystem and 0 < limit < DAEMON_MEMORY_MIN_BYTES:
+            yield (
+                f"sidemount: volume {daemon.spec.volume}: its memory limit of {show('memory', limit)} is below "
+                f"{DAEMON_MEMORY_MIN_BYTES >> 20}Mi, so the kernel may kill its container when it is used heavily"
+            )
 
 
 def _warnings(

@@ -4,12 +4,14 @@ The kernel gives such requests again, marked, once it is told to (FUSE_NOTIFY_RE
 libfuse sees them, because libfuse hides which request it hands to a handler; and then given back by telling the kernel once more.
 """
 
+import contextlib
 import errno
 import fcntl
 import mmap
 import os
 import struct
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from sidecar.takeover import wire
@@ -22,6 +24,8 @@ _READ_BYTES = 256 * mmap.PAGESIZE + (
 )  # FUSE_MAX_MAX_PAGES of libfuse, and what stands before the data
 _LONGEST_S = 10.0
 _ASIDE = frozenset({wire.FORGET, wire.BATCH_FORGET, wire.INTERRUPT})
+_ANSWER = struct.Struct("=IiQ")  # struct fuse_out_header
+Judge = Callable[[frozenset[int]], frozenset[int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,26 +41,46 @@ class Drained:
     """What was found. `requests` counts all unanswered ones, `operations` has those that may not be done twice.
 
     `forgets` are node and lookups; nobody will get them again. `init` is the kernel's first message if not even that was answered.
+    `refused` counts the requests that were answered with an error, and are not among the others.
     """
 
     requests: int = 0
     operations: tuple[Unanswered, ...] = ()
     forgets: tuple[tuple[int, int], ...] = ()
     init: bytes = b""
+    refused: int = 0
 
 
-def drain(device: int) -> Drained:
+def drain(device: int, judge: Judge | None = None) -> Drained:
     """Read all requests that a dead daemon left unanswered. `requeue` must follow before anyone serves.
 
-    Whoever served the device must be certainly dead. Raises HostFailure: ENODEV if the connection is gone, EINVAL if the
-    kernel cannot resend.
+    Whoever served the device must be certainly dead. `judge` is told which requests were in its hands when it died, by the
+    kernel's number, and returns those that are to be answered with EIO. Raises HostFailure: ENODEV if the connection is gone,
+    EINVAL if the kernel cannot resend.
     """
-    _resend(device)
     _set_blocking(device, False)
     try:
-        return _read_resent(device)
+        buffer = memoryview(bytearray(b"\1") * _READ_BYTES)  # written to: see `make_buffer_resident`
+        unread = _Reading(device)  # what was given back before and never reached the one that died
+        unread.read(buffer)
+        _resend(device)
+        reading = _Reading(device, but=unread.fresh)
+        reading.read(buffer)
     finally:
         _set_blocking(device, True)
+    in_hand = reading.requests.keys() - unread.requests.keys()
+    refused = judge(frozenset(in_hand)) & in_hand if judge is not None else frozenset()
+    for unique in refused:
+        _refuse(device, unique)
+    return Drained(
+        requests=len(reading.requests) + bool(reading.init) - len(refused),
+        operations=tuple(
+            found for unique, found in reading.requests.items() if found is not None and unique not in refused
+        ),
+        forgets=(*unread.forgets, *reading.forgets),
+        init=reading.init,
+        refused=len(refused),
+    )
 
 
 def requeue(device: int, drained: Drained) -> None:
@@ -68,29 +92,46 @@ def requeue(device: int, drained: Drained) -> None:
         _resend(device)
 
 
-def _read_resent(device: int) -> Drained:
-    buffer = memoryview(bytearray(b"\1") * _READ_BYTES)  # written to: see `prefault_read_buffers`
-    requests = 0
-    init = b""
-    operations: list[Unanswered] = []
-    forgets: list[tuple[int, int]] = []
-    deadline = time.monotonic() + _LONGEST_S
-    while (length := _read(device, buffer)) is not None:
-        if time.monotonic() > deadline:
-            raise HostFailure(f"/dev/fuse: the kernel resends for more than {_LONGEST_S:g} s")
-        request = wire.parse_request(buffer[:length])
-        forgets += wire.forgets_of(request)
-        if request.opcode in _ASIDE:
-            continue
-        if not request.is_resent:
-            break
-        requests += 1
-        if request.opcode == wire.INIT:
-            init = bytes(buffer[:length])
+class _Reading:
+    """Reads from the head of the kernel's queue all that was read before by someone. Requests are by the kernel's number for them."""
+
+    def __init__(self, device: int, *, but: int | None = None) -> None:
+        """`but` is a request that nobody has read before, whatever the kernel's mark says."""
+        self._device = device
+        self._but = but
+        self.requests: dict[int, Unanswered | None] = {}
+        self.forgets: list[tuple[int, int]] = []
+        self.init = b""
+        self.fresh: int | None = None
+
+    def read(self, buffer: memoryview) -> None:
+        """Read until there is nothing more, or the first request that is new. Raises HostFailure."""
+        deadline = time.monotonic() + _LONGEST_S
+        while (length := _read(self._device, buffer)) is not None:
+            if time.monotonic() > deadline:
+                raise HostFailure(f"/dev/fuse: the kernel resends for more than {_LONGEST_S:g} s")
+            request = wire.parse_request(buffer[:length])
+            self.forgets += wire.forgets_of(request)
+            if request.opcode in _ASIDE:
+                continue
+            if not request.is_resent:
+                self.fresh = request.unique
+                break
+            if request.opcode == wire.INIT:
+                self.init = bytes(buffer[:length])
+            elif request.unique & ~wire.RESENT != self._but:
+                self._take(request)
+
+    def _take(self, request: wire.Request) -> None:
         operation = wire.operation_of(request)
-        if operation is not None:
-            operations.append(Unanswered(operation, wire.must_not_exist(request)))
-    return Drained(requests=requests, operations=tuple(operations), forgets=tuple(forgets), init=init)
+        found = None if operation is None else Unanswered(operation, wire.must_not_exist(request))
+        self.requests[request.unique & ~wire.RESENT] = found
+
+
+def _refuse(device: int, unique: int) -> None:
+    """Answer a request with an error. That its caller has given up meanwhile is none."""
+    with contextlib.suppress(OSError):
+        os.write(device, _ANSWER.pack(_ANSWER.size, -errno.EIO, unique | wire.RESENT))
 
 
 def _resend(device: int) -> None:

@@ -172,8 +172,15 @@ class Failed:
     lasting: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predecessor:
+    """How the process ended that served before. `suspicion`: how much speaks for what it worked on being the cause, 0 for nothing."""
+
+    suspicion: int
+
+
 FromDaemon = Hello | Ready | Heartbeat | Stopping | Bye | Successor | Condition | Keep | GiveUp | Failed
-FromKeeper = Serve | Stop | Refused | Adopted | Kept | Kill | HandOver
+FromKeeper = Serve | Stop | Refused | Adopted | Kept | Kill | HandOver | Predecessor
 Message = FromDaemon | FromKeeper
 
 
@@ -318,6 +325,7 @@ _KIND: Mapping[type[Any], tuple[Kind, _Table]] = {
     Kill: (Kind.KILL, {"generation": _COUNT}),
     HandOver: (Kind.HAND_OVER, {}),
     GiveUp: (Kind.GIVE_UP, {"detail": _Field(_text)}),
+    Predecessor: (Kind.PREDECESSOR, {"suspicion": _COUNT}),
     Failed: (Kind.FAILED, {"detail": _Field(_text), "hint": _Field(_text), "lasting": _FLAG}),
 }
 _TYPE: Mapping[Kind, tuple[type[Any], _Table]] = {

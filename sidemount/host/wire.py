@@ -47,6 +47,7 @@ class Kind(IntEnum):
     GIVE_UP = 18  # daemon: what served is gone, and nobody here can continue it
     FAILED = 19  # child to its zygote: why it cannot serve
     HUNG_PROBE = 20  # probe: does nobody in the daemon's container do anything any more?
+    PREDECESSOR = 21  # zygote to its child: how the process before it ended
 
 
 class Frame:

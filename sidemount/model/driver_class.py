@@ -9,6 +9,8 @@ from sidemount.model.selector import LabelSelector
 from sidemount.model.volume_request import Delivery
 
 BUILT_IN_FILESYSTEMS = ("directory", "objects")
+# With less, a built-in filesystem's own bounds cannot bite before the kernel kills its whole container.
+DAEMON_MEMORY_MIN_BYTES = 88 << 20
 
 
 class PullPolicy(Enum):

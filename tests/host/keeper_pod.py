@@ -98,10 +98,12 @@ class Pod:
         )
         return self.keeper
 
-    def start_daemon(self, volume: str = "train", *flags: str) -> "subprocess.Popen[bytes]":
-        """Start a daemon's container, with its user."""
+    def start_daemon(
+        self, volume: str = "train", *flags: str, entry: tuple[str, ...] = ("sidecar", "daemon")
+    ) -> "subprocess.Popen[bytes]":
+        """Start a daemon's container, with its user. `entry` is the module to run, with its first arguments."""
         spec = next(mount.spec for mount in self.mounts if mount.spec.volume == volume)
-        argv: list[str | Path] = [PYTHON, "-m", "sidecar", "daemon", "--run-dir", self.run_dir / volume]
+        argv: list[str | Path] = [PYTHON, "-m", *entry, "--run-dir", self.run_dir / volume]
         process = self.node.start(
             [*argv, "--source", self.source(volume), "--mounts-dir", self.mounts_dir, *flags],
             log=self.daemon_log(volume),

@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.zygote_memory import child_data_limit, limit_files
+from sidecar.zygote_memory import (
+    child_data_limit,
+    is_too_small,
+    kills_in,
+    limit_files,
+    out_of_memory_kills,
+)
 from sidemount.model.mountinfo import parse_mountinfo
 from sidemount.model.mountspec import KeeperMount
 from tests.host.conftest import MakePod, make_pod, node
@@ -70,6 +76,13 @@ def test_limits_of_all_groups_above_count(groups: str, mounts: str, files: list[
     assert list(limit_files(groups, parse_mountinfo(mounts))) == files
 
 
+def test_kills_for_memory_are_counted_in_both_versions() -> None:
+    assert kills_in("low 0\nhigh 0\nmax 7\noom 3\noom_kill 2\noom_group_kill 0\n") == 2
+    assert kills_in("oom_kill_disable 0\nunder_oom 0\noom_kill 5\n") == 5
+    assert kills_in("") == 0
+    assert out_of_memory_kills() >= 0
+
+
 def test_the_bound_leaves_room_for_the_rest_of_the_container() -> None:
     assert child_data_limit(None, 10 * MIB) is None
     for limit in (96 * MIB, 128 * MIB, 512 * MIB, 8 << 30):
@@ -81,6 +94,10 @@ def test_the_bound_leaves_room_for_the_rest_of_the_container() -> None:
 
 def test_a_limit_too_small_to_serve_in_still_gets_a_bound_that_lets_a_process_start() -> None:
     assert child_data_limit(16 * MIB, 10 * MIB) == 48 * MIB
+    assert is_too_small(16 * MIB)
+    assert not is_too_small(None)
+    assert not is_too_small(88 * MIB)
+    assert child_data_limit(88 * MIB, 12 * MIB) == 52 * MIB, "the bound, and what is left beside it"
 
 
 @contextlib.contextmanager
@@ -143,11 +160,20 @@ def test_who_asks_for_too_much_is_told_so_and_the_container_lives(make_pod: Make
         assert set(outcomes) == {0, errno.ENOMEM}, {
             number: outcomes.count(number) for number in set(outcomes)
         }
-        assert os.pread(opened, 100, 0) == b"content"
+        assert read_or_told(opened) in (b"content", errno.ENOMEM)
         os.close(opened)
+        assert pod.layers("train") == 1, "whoever has taken over has found room for all that was known"
         assert is_running(entered)
         assert pod.end() == 0
         assert entered.wait(10) in (0, 4)
+
+
+def read_or_told(descriptor: int) -> bytes | int | None:
+    """Return what can be read, or the errno."""
+    try:
+        return os.pread(descriptor, 100, 0)
+    except OSError as error:
+        return error.errno
 
 
 def look_up_all(shown: Path, source: Path) -> list[int]:

@@ -287,6 +287,16 @@ def test_a_client_that_mounts_by_itself_is_privileged_and_said_to_be() -> None:
     assert any("privileged" in warning for warning in reviewed.response["warnings"])
 
 
+@pytest.mark.parametrize(("limit", "is_warned"), [("40Mi", True), ("88Mi", False)])
+def test_a_memory_limit_that_is_too_low_to_be_kept_is_told(limit: str, is_warned: bool) -> None:
+    wanted = [{"name": "train", "source": "dir:///srv/d", "resources": {"limits": {"memory": limit}}}]
+    reviewed = mutated(pod_with({"sidemount.io/volumes": json.dumps(wanted)}))
+    assert reviewed.outcome.allowed, reviewed.message
+    told = [warning for warning in reviewed.response["warnings"] if "memory limit" in warning]
+    assert bool(told) == is_warned
+    assert all("train" in warning and "40Mi" in warning and "88Mi" in warning for warning in told)
+
+
 def test_S2_01_S2_07_S2_28_one_view_for_each_sub_path_and_writability() -> None:
     mounts = [
         {"name": "train", "mountPath": "/a", "subPath": "sessions/a"},

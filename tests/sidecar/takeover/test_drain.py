@@ -12,8 +12,8 @@ import pytest
 from sidecar.takeover.drain import Drained, Unanswered, drain, requeue
 from sidecar.takeover.operation import Operation
 from sidecar.takeover.wire import RESENT
-from sidemount.model.errors import HostFailure
-from tests.sidecar.takeover.raw_kernel import LOOKUP, MKDIR, RawConnection, with_raw_connection
+from sidemount.model.errors import HostFailure, VolumeError
+from tests.sidecar.takeover.raw_kernel import LOOKUP, MKDIR, STATFS, RawConnection, with_raw_connection
 
 pytestmark = [pytest.mark.fuse, pytest.mark.root]
 
@@ -136,7 +136,7 @@ def test_aborted_connection_is_an_error_with_its_number(target: Path) -> None:
 
 
 def test_device_that_is_none_is_an_error(tmp_path: Path) -> None:
-    with open("/dev/full", "r+b", buffering=0) as file, pytest.raises(HostFailure, match="resend"):
+    with open("/dev/full", "r+b", buffering=0) as file, pytest.raises(VolumeError):
         drain(file.fileno())
 
 
@@ -152,3 +152,39 @@ def test_lookup_may_be_done_again(target: Path) -> None:
         return drained
 
     assert with_raw_connection(target, scenario) == Drained(requests=1)
+
+
+def test_what_a_dead_process_had_in_its_hands_is_told_from_what_it_never_read(target: Path) -> None:
+    """The kernel marks both. Only the former can have killed it; who is refused gets EIO, all others go on."""
+
+    def scenario(raw: RawConnection) -> tuple[list[frozenset[int]], int, list[int], Drained]:
+        raw.answer_init()
+        callers = [raw.call(lambda: os.statvfs(raw.target)) for _ in range(3)]
+        uniques = [raw.serve_until(STATFS).unique for _ in callers]
+        judged: list[frozenset[int]] = []
+
+        def spare_all(in_hand: frozenset[int]) -> frozenset[int]:
+            judged.append(in_hand)
+            return frozenset()
+
+        first = drain(raw.device, spare_all)
+        requeue(raw.device, first)
+        read = raw.read().unique & ~RESENT  # the next process reads one, and dies
+
+        def refuse_all(in_hand: frozenset[int]) -> frozenset[int]:
+            judged.append(in_hand)
+            return in_hand
+
+        second = drain(raw.device, refuse_all)
+        requeue(raw.device, second)
+        for _ in range(2):
+            raw.answer(raw.read().unique, error=errno.EACCES)
+        codes = [os.waitstatus_to_exitcode(os.waitpid(caller, 0)[1]) for caller in callers]
+        raw.callers.clear()
+        assert judged[0] == frozenset(uniques)
+        return judged, read, codes, second
+
+    judged, read, codes, second = with_raw_connection(target, scenario)
+    assert judged[1] == {read}
+    assert sorted(codes) == sorted([errno.EIO, errno.EACCES, errno.EACCES])
+    assert (second.requests, second.refused) == (2, 1)
