@@ -150,7 +150,13 @@ class PollRuntime:
         if self._polled != fd:
             self._poller.register(fd, select.POLLIN)
             self._polled = fd
-        if self._ready or self.errands or not self._current.has_read or self._closing or self.one_by_one_until:
+        if (
+            self._ready
+            or self.errands
+            or not self._current.has_read
+            or self._closing
+            or self.one_by_one_until
+        ):
             return self._wait_in_turn(fd)
         for descriptor, _ in self._poller.poll():
             if descriptor != fd:

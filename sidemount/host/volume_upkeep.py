@@ -17,6 +17,7 @@ from sidemount.model.mountinfo import Mount
 _TICK_S = 1.0
 _FAST_TICK_S = 0.2
 _DRAIN_TICK_S = 0.05
+_LOADING_S = 5.0
 _FOUND_INSPECTION_S = 10.0
 DEAD_ERRNOS = frozenset({errnos.ENOTCONN, errnos.ECONNABORTED})
 _WITH_CONNECTION = (Phase.MOUNTING, Phase.WAITING, Phase.STARTING, Phase.ATTACHING, Phase.SERVING)
@@ -34,11 +35,13 @@ class Upkeep:
         self._is_stopped = False
         self._is_watching_quiet = False
         self._was_called_hung = False
+        self._was_found = False
         self._tick_due = time.monotonic()
 
     def start(self) -> None:
         """Begin to tick."""
         self._state.heard_at = time.monotonic()
+        self._was_found = self._state.number is not None
         self._tick()
 
     def stop(self) -> None:
@@ -211,6 +214,9 @@ class Upkeep:
             state.daemon.watchdog.pardon(time.monotonic())
             return
         verdict = state.daemon.judge(state.waiting())
+        is_loading = state.session.phase is Phase.STARTING
+        if is_loading and state.daemon.watchdog.silent_s(time.monotonic()) < _LOADING_S:
+            return  # it says nothing while it imports what serves, which takes a loaded machine long
         if verdict is Verdict.SILENT and state.daemon.has_processes and state.session.phase is Phase.SERVING:
             verdict = Verdict.SUSPECT  # its first process is silent, which does not serve
         if verdict is Verdict.SILENT:
@@ -224,7 +230,8 @@ class Upkeep:
     def _check_absence(self, now: float) -> None:
         """A daemon that lives asks for work all the time; the probe is asked only where its container runs and has served."""
         state = self._state
-        if state.daemon is None and now - state.heard_at > state.spec.hung_after_s:
+        was_served = self._was_found or state.session.generation > 0
+        if state.daemon is None and was_served and now - state.heard_at > state.spec.hung_after_s:
             self.call_container_hung(f"no daemon has been heard of for more than {state.spec.hung_after_s} s")
 
     def _call_hung(self, fault: str) -> None:

@@ -49,7 +49,11 @@ class Watchdog:
 
     def is_silent(self, now: float) -> bool:
         """Tell whether no heartbeat comes any more."""
-        return now - self._beat_at > self._silent_after_s
+        return self.silent_s(now) > self._silent_after_s
+
+    def silent_s(self, now: float) -> float:
+        """Return for how long no heartbeat has come."""
+        return now - self._beat_at
 
     def pardon(self, now: float) -> None:
         """Begin to count anew: it was the watcher who was away, stopped or starved."""
