@@ -1,4 +1,7 @@
-"""`python -m e2e.torture`: kill what serves while applications verify every byte, and tell how long they had to wait."""
+"""`python -m e2e.torture`: kill what serves while applications verify every byte, and tell how long they had to wait.
+
+`python -m e2e.torture failures`: what applications in a pod see when something fails, row by row.
+"""
 
 import argparse
 import os
@@ -8,6 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from e2e.failures.command import failures
 from e2e.torture.goals import judge
 from e2e.torture.outcome import Outcome
 from e2e.torture.plot import svg
@@ -21,6 +25,8 @@ _INSIDE = "SIDEMOUNT_TORTURE_INSIDE"
 
 def main(arguments: list[str]) -> int:
     """Torture. Exit codes: 0 nothing was lost, 1 something was (with `--strict`: or a goal was missed), 2 usage."""
+    if arguments[:1] == ["failures"]:
+        return failures(arguments[1:])
     options = _parser().parse_args(arguments)
     if os.geteuid() != 0:
         sys.stderr.write("torture: needs root: it mounts\n")
