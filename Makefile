@@ -6,7 +6,7 @@ demo: ; @.ci/setup run && $(PY) -m sidemount.cli demo
 check: ; @.ci/setup dev && .venv/bin/ruff format --check . && .venv/bin/ruff check . && .venv/bin/mypy && .venv/bin/lint-imports
 test: ; @.ci/setup dev && $(PY) -m pytest -n 2 -m 'not slow'
 bench: ; @.ci/setup dev && $(PY) -m e2e.bench
-torture: ; @.ci/setup dev && $(PY) -m pytest -m slow && $(PY) -m e2e.torture
+torture: ; @.ci/setup dev && $(PY) -m e2e.torture && $(PY) -m e2e.torture failures && $(PY) -m pytest -m slow
 fsx: ; @.ci/setup dev && FSX_SECONDS=$${FSX_SECONDS:-40} FSX_SEED=$${FSX_SEED:-$$(date +%s)} $(PY) -m pytest -n 2 tests/sidecar/directory/test_random_operations.py -k every_byte
 fmt: ; @.ci/setup dev && .venv/bin/ruff check --fix . && .venv/bin/ruff format .
 golden: ; @.ci/setup dev && $(PY) -m pytest tests/webhook -k golden --update-golden
