@@ -27,6 +27,9 @@ _FILES = 1000
 _FILE_BYTES = 64 << 20
 _TRACED = 500
 _LISTED_S = 60.0
+_SETTLED_S = (
+    0.3  # whatever a server does after it has begun to serve, like making its spares, is over by then
+)
 _CLIENTS = (1, 4)
 
 
@@ -105,6 +108,7 @@ def _measure(
     place = Path(tempfile.mkdtemp(prefix="turn-", dir=work))
     try:
         with serve(place, source) as served:
+            time.sleep(_SETTLED_S)
             sample = _list(served)
             if name in (OURS_PLAIN, EXAMPLE_PLAIN):
                 return sample
