@@ -1,21 +1,24 @@
 """Files that have lost their last name while the kernel knows them: held open, because nothing else leads to them.
 
-The one place that decides what becomes of them. With a holder they outlive this process: those that are open, and directories
-(somebody may be in them), are held before the name goes; others soon after, if the kernel has not forgotten them by then.
+The one place that decides what becomes of them. With a holder they outlive this process: those that are open are held before the name
+goes, and those that may be in use without our knowing (somebody is in a directory, has a pipe open); others soon after, if the
+kernel has not forgotten them by then.
 """
 
 import logging
 import os
 from collections.abc import Callable, Mapping
+from stat import S_IFLNK
 
 from sidecar.directory.descriptors import Descriptors
 from sidecar.directory.handles import OpenFiles
 from sidecar.directory.nodes import Node, NodeTable
-from sidecar.directory.status import DIRECTORY, kind_of
+from sidecar.directory.status import REGULAR, kind_of
 from sidecar.takeover.errand import Errands
 from sidecar.takeover.holder import DescriptorHolder
 
 _LOG = logging.getLogger(__name__)
+_OPENED_BY_US = (REGULAR, S_IFLNK >> 12)  # the kernel opens special files itself
 _ROUNDS = 16  # requests within which the kernel forgets a file that nobody uses
 
 
@@ -93,8 +96,8 @@ class Nameless:
 
     def _must_be_held(self, node: Node, above: Node, name: bytes) -> bool:
         """Tell whether the holder has to have a node before it loses a name."""
-        is_directory = kind_of(node.identity) == DIRECTORY
-        if not (is_directory or node.id in self._held or self._files.is_open(node.id)):
+        may_be_used = kind_of(node.identity) not in _OPENED_BY_US
+        if not (may_be_used or node.id in self._held or self._files.is_open(node.id)):
             return False
         if not self._nodes.lookups(node):
             return False

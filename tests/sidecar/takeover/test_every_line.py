@@ -73,6 +73,11 @@ def file(life: Life, known: Known, name: str, content: bytes = b"content", *, op
         life.do(life.filesystem.release(made.handle))
 
 
+def pipe(life: Life, known: Known) -> None:
+    """Have a named pipe, which the kernel knows, and which somebody may have open without our knowing."""
+    known.nodes["a"] = life.do(life.filesystem.mknod(ROOT, b"a", stat.S_IFIFO | 0o600, 0, SOMEONE)).node
+
+
 def directory(life: Life, known: Known, name: str) -> None:
     """Have a directory, which the kernel knows."""
     known.nodes[name] = life.do(life.filesystem.mkdir(ROOT, name.encode(), 0o755, SOMEONE)).node
@@ -212,9 +217,9 @@ def two_directories(life: Life, known: Known) -> None:
     directory(life, known, "d")
 
 
-def inside_directory(life: Life, known: Known, answer: Any, source: Path) -> None:
+def still_there(life: Life, known: Known, answer: Any, source: Path) -> None:
     assert answer is None
-    assert life.do(life.filesystem.getattr(known.nodes["a"])).nlink in (0, 1)  # somebody is still in it
+    assert life.do(life.filesystem.getattr(known.nodes["a"])).nlink in (0, 1)  # somebody is still in it, or has it open
     assert os.listdir(source) == []
 
 
@@ -348,11 +353,18 @@ CASES = (
         removed,
     ),
     Case(
+        "unlink-pipe",
+        pipe,
+        lambda life, _: life.filesystem.unlink(ROOT, b"a"),
+        asks(UNLINK, b"a"),
+        still_there,
+    ),
+    Case(
         "rmdir",
         lambda life, known: directory(life, known, "a"),
         lambda life, _: life.filesystem.rmdir(ROOT, b"a"),
         asks(RMDIR, b"a"),
-        inside_directory,
+        still_there,
     ),
     Case(
         "rename",
