@@ -7,12 +7,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -22,8 +23,10 @@
 static const char *path;
 static size_t block;
 static long count_max = LONG_MAX; /* of each client */
-static atomic_int stop;
-static atomic_long operations;
+static struct {
+	atomic_int stop;
+	atomic_long operations;
+} *shared;
 
 static void fail(const char *what)
 {
@@ -58,22 +61,21 @@ static char *make_buffer(void)
 	return buffer;
 }
 
-static void *read_at_random(void *number)
+static void read_at_random(unsigned int number)
 {
-	unsigned int seed = (unsigned int)(size_t)number * 7919 + 1;
+	unsigned int seed = number * 7919 + 1;
 	char *buffer = make_buffer();
 	off_t blocks;
 	int fd = open_direct(O_RDONLY, &blocks);
 	long count = 0;
-	while (!atomic_load_explicit(&stop, memory_order_relaxed) && count < count_max) {
+	while (!atomic_load_explicit(&shared->stop, memory_order_relaxed) && count < count_max) {
 		off_t at = rand_r(&seed) % blocks * (off_t)block;
 		if (pread(fd, buffer, block, at) != (ssize_t)block)
 			fail("pread");
 		count++;
 	}
-	atomic_fetch_add(&operations, count);
+	atomic_fetch_add(&shared->operations, count);
 	close(fd);
-	return NULL;
 }
 
 static void in_order(int is_write, double seconds)
@@ -89,23 +91,30 @@ static void in_order(int is_write, double seconds)
 		if (got != (ssize_t)block)
 			fail(is_write ? "pwrite" : "pread");
 	}
-	operations = count;
+	shared->operations = count;
 	close(fd);
 }
 
+/* Processes, as applications are, and not threads of one. */
 static void run_clients(long clients, double seconds)
 {
-	pthread_t threads[CLIENTS_MAX];
 	struct timespec pause = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
-	for (long number = 0; number < clients; number++)
-		if (pthread_create(&threads[number], NULL, read_at_random, (void *)number))
-			fail("thread");
+	for (long number = 0; number < clients; number++) {
+		pid_t child = fork();
+		if (child < 0)
+			fail("fork");
+		if (child == 0) {
+			read_at_random((unsigned int)number);
+			_exit(0);
+		}
+	}
 	if (seconds > 0) {
 		nanosleep(&pause, NULL);
-		stop = 1;
+		shared->stop = 1;
 	}
-	for (long number = 0; number < clients; number++)
-		pthread_join(threads[number], NULL);
+	for (int status; wait(&status) > 0;)
+		if (status)
+			exit(1);
 }
 
 static void on_names(const char *what, long count)
@@ -125,7 +134,7 @@ static void on_names(const char *what, long count)
 			fail(name);
 		}
 	}
-	operations = count;
+	shared->operations = count;
 }
 
 int main(int argc, char **argv)
@@ -136,6 +145,9 @@ int main(int argc, char **argv)
 
 	path = argc == 5 ? argv[2] : "";
 	block = !strncmp(what, "big", 3) ? 1 << 20 : 4096;
+	shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (shared == MAP_FAILED)
+		fail("memory");
 	began = now();
 	if (!strcmp(what, "read") && last > 0 && last <= CLIENTS_MAX) {
 		run_clients(last, number);
@@ -152,6 +164,6 @@ int main(int argc, char **argv)
 				"       data_load create|stat|unlink DIRECTORY 0 COUNT\n");
 		return 2;
 	}
-	printf("%ld %.6f\n", operations, now() - began);
+	printf("%ld %.6f\n", shared->operations, now() - began);
 	return 0;
 }

@@ -19,7 +19,7 @@ class UnavailableError(Exception):
 def build_load(directory: Path) -> Path:
     """Return the program that makes the load."""
     program = directory / "data_load"
-    _compile([str(_HERE / "data_load.c")], program, "-std=gnu11", "-pthread")
+    _compile([str(_HERE / "data_load.c")], program, "-std=gnu11")
     return program
 
 
