@@ -10,6 +10,7 @@ import time
 from collections import deque
 
 from sidecar.daemon_client import Client, client_argv
+from sidecar.daemon_client_family import end_family
 from sidecar.daemon_settings import DaemonSettings, Master, Order
 from sidemount.host.fuse_mount import is_connection_gone
 from sidemount.host.handover import Heartbeat, Hello, Ready
@@ -19,6 +20,7 @@ from sidemount.model.names import client_place
 _WORKED_S = 1.0
 _RESTARTS_MAX = 10
 _WINDOW_S = 60.0
+_FAMILY_S = 2.0
 
 
 class Restarts:
@@ -140,6 +142,12 @@ class ClientServer:
         now = time.monotonic()
         if code == 0 or self._is_told_to_end or not self._restarts.is_due(self._started, now):
             self._master.ended(code, clean=code == 0)
+            return
+        if not end_family(
+            _FAMILY_S
+        ):  # what still lives might write to the store that the next client starts on
+            self._log.error("client_left_processes", waited_s=_FAMILY_S)
+            self._master.ended(code, clean=False)
             return
         if self._device >= 0:
             os.close(self._device)

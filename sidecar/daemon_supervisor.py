@@ -42,6 +42,9 @@ _SIGNALS = (*_ENDING_SIGNALS, signal.SIGCHLD, signal.SIGUSR1)
 _BEAT_S = 1.0
 _STOPPING_BEAT_S = 0.2
 _LAST_WORDS_S = 2.0
+_DEATH_SHOWS_S = (
+    0.1  # the keeper can see the end of a program's mount before its parent can see the program's
+)
 _REPORT_EVERY_S = 10.0
 _NEVER_TAKEN = frozenset({Refusal.IDENTITY, Refusal.PROTOCOL})
 
@@ -98,9 +101,10 @@ class Supervisor:
         if descriptor is not None:
             os.close(descriptor)
         match message:
+            case Stop() if isinstance(self._server, ClientServer):
+                self._loop.call_later(_DEATH_SHOWS_S, self._stop)
             case Stop():
-                self._log.info("keeper_lets_go")
-                self._let_go()
+                self._stop()
             case Adopted() if self._server is not None:
                 self._log.info("keeper_took_descriptor_back", generation=message.generation)
                 self._taken()
@@ -111,6 +115,13 @@ class Supervisor:
                 self._server.hand_over()
             case _:
                 self._log.warning("message_ignored", kind=type(message).__name__)
+
+    def _stop(self) -> None:
+        """End what is served. If that has ended by itself, another connection is asked for, and the answer tells whether to end."""
+        self._reap()
+        if self._server is not None:
+            self._log.info("keeper_lets_go")
+            self._let_go()
 
     def on_refused(self, refused: Refused) -> None:
         """Go on asking, unless asking is in vain."""

@@ -10,7 +10,7 @@ import pytest
 from sidecar.daemon_client_server import Restarts
 from sidemount.model.mountspec import KeeperMount, MountSpec
 from tests.host.conftest import MakePod
-from tests.host.keeper_pod import PYTHON, Pod, is_running, view, wait_stopped
+from tests.host.keeper_pod import PYTHON, Pod, is_alive, is_running, view, wait_stopped
 from tests.host.mount_node import MountNode, eventually
 
 pytestmark = [pytest.mark.fuse, pytest.mark.root]
@@ -127,14 +127,37 @@ def test_a_client_that_dies_is_started_again_in_its_container(given_pod: Pod) ->
     """Kubelet would wait ten seconds and more, and the pod be unready."""
     pod = given_pod
     start(pod)
+    descriptors = Path(f"/proc/{pod.daemons['train'].pid}/fd")
+    before = len(list(descriptors.iterdir()))
     for layers in (2, 3, 4):
         kill_client(pod)
         assert (pod.seen("train") / "file").read_text() == "content"
         assert pod.layers("train") == layers
     assert is_running(pod.daemons["train"])
+    eventually(
+        lambda: len(list(descriptors.iterdir())) <= before, what="no descriptor is left of the clients before"
+    )
     assert pod.end() == 0
     assert pod.daemons["train"].wait(10) == 0
     assert pod.node.fuse_mounts() == []
+
+
+def test_what_a_dead_client_has_started_does_not_outlive_it(make_pod: MakePod, node: MountNode) -> None:
+    """It could still write to the store on which the next one starts."""
+    script, secret, left = node.work / "client.py", node.work / "secret", node.work / "left"
+    script.write_text(CLIENT)
+    secret.write_text("s3kr3t-value")
+    # A helper with a child in a session of its own: the two of them would hold on to the connection, too.
+    shell = f"(setsid sleep 1000 & echo $! >>{left}; exec sleep 1000) & exec {PYTHON} {script} ${{mountpoint}} serve {secret}"
+    pod = make_pod(KeeperMount(spec=client_spec("sh", "-c", shell, descriptor=True), views=(view("train"),)))
+    pod.start()
+    for _ in range(2):
+        (sleeper,) = [pid for pid in left.read_text().split() if is_alive(int(pid))]
+        kill_client(pod)
+        assert not is_alive(int(sleeper))
+    assert (pod.seen("train") / "file").read_text() == "content"
+    assert pod.end() == 0
+    assert pod.daemons["train"].wait(10) == 0
 
 
 def test_only_a_client_that_has_worked_is_started_again_and_not_for_ever() -> None:

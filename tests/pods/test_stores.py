@@ -66,16 +66,39 @@ def test_a_store_that_refuses_an_unprivileged_daemon(make_stage: MakeStage) -> N
     untouched(running)
 
 
+def test_a_store_that_hangs_for_longer_than_a_daemon_may(make_stage: MakeStage) -> None:
+    """What serves is killed for it and succeeded: the application waits, and sees no error."""
+    stage = make_stage(class_spec={"hungAfter": "2s"})
+    source = _fragile_source(stage)
+    running = stage.run(pod({"books": f"dir://{source}"}, watcher(securityContext=AS_ROOT)))
+    watch = Watcher(running)
+    on_node(stage, f"kill -STOP $(cat {pid_file(source)})")
+    until = time.monotonic() + RECOVERED_S
+    while "process_killed_as_hung" not in running.logs(DAEMON):
+        assert time.monotonic() < until, running.logs(DAEMON)
+        time.sleep(0.1)
+    on_node(stage, f"kill -CONT $(cat {pid_file(source)})")
+    watch.wait_for_rounds(20, RECOVERED_S)
+    for op in ("read", "held", "list", "create"):
+        assert watch.outcomes(op) == ["ok"]
+    untouched(running)
+    take_away(stage, source)
+
+
 @pytest.fixture
-def fragile(make_stage: MakeStage, tmp_path: Path) -> tuple[Stage, Path]:
+def fragile(make_stage: MakeStage) -> tuple[Stage, Path]:
     """Return a stage and a source on it that is a FUSE mount of the node's, which a test may stop and kill."""
     stage = make_stage()
+    return stage, _fragile_source(stage)
+
+
+def _fragile_source(stage: Stage) -> Path:
     tree = stage.tree("behind")
     tree.expect_written(INBOX)
     source = stage.sources / "fragile"
     source.mkdir()
     mount_again(stage, source)
-    return stage, source
+    return source
 
 
 def take_away(stage: Stage, source: Path) -> None:
