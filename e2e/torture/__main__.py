@@ -39,9 +39,14 @@ def main(arguments: list[str]) -> int:
     sys.stdout.write("\n")
     if options.plot:
         _write_plot(Path(options.plot), outcomes)
+    return exit_code(outcomes, strict=options.strict)
+
+
+def exit_code(outcomes: Sequence[Outcome], *, strict: bool) -> int:
+    """Return 1 if anything was lost, wrong or left behind; `strict`: or if a goal was missed."""
     is_good = all(outcome.is_good for outcome in outcomes)
     are_met = all(judgement.is_met for judgement in judge(outcomes))
-    return 0 if is_good and (are_met or not options.strict) else 1
+    return 0 if is_good and (are_met or not strict) else 1
 
 
 def _enter(arguments: Sequence[str]) -> int:

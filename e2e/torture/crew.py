@@ -1,5 +1,6 @@
 """The applications: programs that work on the mount, and what they report."""
 
+import contextlib
 import hashlib
 import json
 import subprocess
@@ -13,6 +14,7 @@ from e2e.torture.stage import ROOT, TortureError
 from e2e.torture.stalls import Call
 
 _LATE_S = 60.0
+_KILLED_S = 1.0
 _APPS = "e2e.torture.apps"
 _PROBER = "prober"
 
@@ -88,6 +90,10 @@ class Crew:
         """End all of them."""
         for member in self._all():
             member.program.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # it waits for a mount that is not served
+                member.program.wait(_KILLED_S)
+            if member.program.stdout is not None:
+                member.program.stdout.close()
             member.said.close()
 
     def _all(self) -> list[Member]:

@@ -1,5 +1,6 @@
 """A file of JSON lines that somebody is still writing."""
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,10 @@ class LogTail:
             return
         self._rest += self._file.read()
         *lines, self._rest = self._rest.split(b"\n")
-        self.lines += [json.loads(line) for line in lines if line.startswith(b"{")]
+        for line in lines:
+            with contextlib.suppress(ValueError):
+                value = json.loads(line)
+                self.lines += [value] if isinstance(value, dict) else []
 
     def count(self, event: str, **fields: object) -> int:
         """Return how many events of a name there were, with these fields."""

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from e2e.torture.__main__ import exit_code
 from e2e.torture.counts import Counts
 from e2e.torture.goals import judge
 from e2e.torture.outcome import Outcome
@@ -152,3 +153,18 @@ def test_only_a_prober_that_may_lose_its_connection_may_say_so() -> None:
     assert not VARIANTS["child"].expects(lost)
     assert not VARIANTS["both"].expects(lost.replace("prober", "reopener0"))
     assert not VARIANTS["both"].expects("prober: OSError(5, 'Input/output error')")
+
+
+@pytest.mark.parametrize(
+    ("found", "code", "strict_code"),
+    [
+        (outcome("quiet", (4.0,)), 0, 0),
+        (outcome("quiet", (40.0,)), 0, 1),
+        (outcome("quiet", (4.0,), errors=("writer0: EIO",)), 1, 1),
+        (outcome("quiet", (4.0,), wrong=("log1: short",)), 1, 1),
+        (outcome("quiet", (4.0,), faults=("left mounted",)), 1, 1),
+    ],
+)
+def test_only_what_is_wrong_fails_unless_goals_are_to(found: Outcome, code: int, strict_code: int) -> None:
+    assert exit_code([found], strict=False) == code
+    assert exit_code([found], strict=True) == strict_code
