@@ -57,7 +57,9 @@ class Cluster:
     def __init__(
         self, configuration: client.Configuration, clock: ApiClock, *, call_s: float = CALL_S
     ) -> None:
-        configuration.retries = False  # each caller has its own way of trying again
+        configuration.retries = (
+            None  # each caller has its own way of trying again; 0 and False mean for ever here
+        )
         self._api = client.ApiClient(configuration)
         self._clock = clock
         self._call_s = call_s
@@ -117,7 +119,7 @@ class Cluster:
                 )
                 response = await self._api.call_api(*request, _request_timeout=limit)
                 self._hear(response.headers.get("Date"))
-                with response.response as answer:
+                async with response.response as answer:
                     content = await _read_bounded(answer.content)
         except (TimeoutError, aiohttp.ClientError, OSError, EOFError) as error:
             raise NotReady(f"{_doing(method, place)}: {_why(error)}", hint=_AWAY) from error

@@ -27,11 +27,11 @@ class Exposition:
         application.router.add_get("/livez", self._livez)
         application.router.add_get("/readyz", self._readyz)
         application.router.add_get("/metrics", self._metrics)
-        runner = web.AppRunner(application, access_log=None, handle_signals=False)
+        runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=1)
         await runner.setup()
         self._runner = runner
         try:
-            await web.TCPSite(runner, host, port, shutdown_timeout=1).start()
+            await web.TCPSite(runner, host, port).start()
         except OSError as error:
             raise HostFailure(
                 f"cannot listen on {host}:{port}: {error.strerror or error}", errno=error.errno or 0

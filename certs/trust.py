@@ -98,13 +98,13 @@ def _chain_verdict(
     ended = False
     frontier = [leaf]
     seen = {leaf}
-    for _ in range(_MAX_CHAIN):
+    for depth in range(_MAX_CHAIN):
         upper: list[x509.Certificate] = []
         for certificate in frontier:
             if certificate in bundle:
                 return Verdict(Trust.VERIFIED)
             for issuer in (*bundle, *between):
-                if issuer in seen or not _has_issued(issuer, certificate):
+                if issuer in seen or not _has_issued(issuer, certificate, depth):
                     continue
                 if _time_fault(issuer, now):
                     ended = True
@@ -122,9 +122,11 @@ def _chain_verdict(
     )
 
 
-def _has_issued(issuer: x509.Certificate, certificate: x509.Certificate) -> bool:
+def _has_issued(issuer: x509.Certificate, certificate: x509.Certificate, depth: int) -> bool:
+    """Tell whether one signed the other, with `depth` authorities between it and the leaf."""
     try:
-        if not issuer.extensions.get_extension_for_class(x509.BasicConstraints).value.ca:
+        constraints = issuer.extensions.get_extension_for_class(x509.BasicConstraints).value
+        if not constraints.ca or (constraints.path_length is not None and constraints.path_length < depth):
             return False
     except (x509.ExtensionNotFound, ValueError):
         return False

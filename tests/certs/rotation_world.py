@@ -107,6 +107,7 @@ class Replica:
 
     served: bytes = b""
     is_ready: bool = False
+    is_cut_off: bool = False
     read: tuple[SecretRead, tuple[LiveConfiguration, ...], datetime] | None = None
 
     @property
@@ -201,6 +202,8 @@ class World:
 
     def read(self, replica: Replica, *, age: int = 0) -> None:
         """Read what a replica needs; the Secret at most as old as a slow call makes it."""
+        if replica.is_cut_off:
+            return
         oldest = self.now - STALE
         replica.read = parse_secret(self.secret.read(age, oldest)), self.live(), self.now
 
@@ -243,10 +246,9 @@ class World:
             for replica in self.replicas:
                 self.read(replica)
                 self.deliver(replica)
-            if not any(acted) and all(replica.is_ready for replica in self.replicas):
-                decision = self.actors[0].settled.wait_s(self.now_s)
-                if not decision:
-                    return
+            ready = all(replica.is_ready or replica.is_cut_off for replica in self.replicas)
+            if ready and not any(acted) and not self.actors[0].settled.wait_s(self.now_s):
+                return
             self.now += timedelta(seconds=5)
         raise AssertionError("no fixed point")
 

@@ -17,7 +17,7 @@ from certs.keyring import Keyring, render_keyring
 from certs.pem import render_bundle, render_certificate, render_key
 from certs.secret import Custody, parse_secret
 from certs.trust import fingerprint
-from tests.certs.rotation_world import POLICY, START, World, reset_bundle
+from tests.certs.rotation_world import POLICY, SETTLE_S, START, Replica, World, reset_bundle
 
 _KEYS = (
     "tls.crt",
@@ -45,6 +45,10 @@ def _signer(world: World) -> x509.Certificate:
     signer = _keyring(world).signer
     assert signer is not None
     return signer.certificate
+
+
+def _is_trusted(world: World, certificate: x509.Certificate) -> bool:
+    return all(live.trusts(certificate) for live in world.live())
 
 
 def _edit(world: World, **content: bytes | None) -> None:
@@ -185,6 +189,24 @@ def test_a_deleted_secret_is_made_again_without_anybody_noticing() -> None:
     world.now += POLICY.grace
     world.converge()
     assert _bundles(world) == {frozenset([signer.certificate])}
+
+
+def test_a_published_bundle_settles_before_anything_relies_on_it() -> None:
+    """API servers hear of a changed configuration a moment after it can be read."""
+    world = _settled_world()
+    before = _signer(world)
+    world.secret.put(None, world.now)
+    actor = world.actors[0]
+    published_at = None
+    while _keyring(world).signer is None:
+        world.act(actor)
+        successor = _keyring(world).successor
+        if published_at is None and successor is not None and _is_trusted(world, successor.certificate):
+            published_at = world.now
+        world.now += timedelta(seconds=1)
+    assert published_at is not None
+    assert world.now - published_at > timedelta(seconds=SETTLE_S)
+    assert _signer(world) != before
 
 
 def test_when_everything_has_ended_a_new_authority_serves_at_once() -> None:
@@ -423,6 +445,12 @@ class Rotation(RuleBasedStateMachine):
         replica = self.world.replicas[who]
         replica.served, replica.is_ready, replica.read = b"", False, None
 
+    @rule(who=st.integers(0, 2))
+    def replica_is_cut_off_or_back(self, who: int) -> None:
+        """It goes on serving what it has, and is still called, but hears nothing of the cluster."""
+        replica = self.world.replicas[who]
+        replica.is_cut_off = not replica.is_cut_off
+
     @rule(seconds=st.sampled_from([1, 4, 11, 29, 120]))
     def a_little_time_passes(self, seconds: int) -> None:
         self.world.now += timedelta(seconds=seconds)
@@ -458,17 +486,27 @@ class Rotation(RuleBasedStateMachine):
     @rule()
     def everybody_works(self) -> None:
         self.world.converge()
+        for replica in self.world.replicas:
+            if self.disturbed and replica.is_cut_off and not self.world.accepts(replica):
+                # Secret and bundles were lost together: nobody knows any more what the one that is cut off needs.
+                replica.is_ready = False
         self.disturbed = False
 
     @invariant()
     def every_client_accepts_what_is_served(self) -> None:
         if not self.disturbed:
             for replica in self.world.replicas:
-                if replica.is_ready:
+                if replica.is_ready and not self._has_ended(replica):
                     assert self.world.accepts(replica)
+
+    def _has_ended(self, replica: Replica) -> bool:
+        """Tell whether a replica that was cut off for months serves what nobody can accept any more."""
+        return replica.is_cut_off and replica.chain[0].not_valid_after_utc < self.world.now
 
     def teardown(self) -> None:
         world = self.world
+        for replica in world.replicas:
+            replica.is_cut_off = False
         world.converge()
         for replica in world.replicas:
             assert world.accepts(replica)
@@ -482,10 +520,18 @@ class Rotation(RuleBasedStateMachine):
         assert world.secret.document == document
 
 
+_CALM = (HealthCheck.too_slow, HealthCheck.filter_too_much)
+
+
+class _Deep(Rotation):
+    """The same for longer."""
+
+
 TestRotation = Rotation.TestCase
 TestRotation.settings = settings(
-    max_examples=20,
-    stateful_step_count=30,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+    max_examples=12, stateful_step_count=25, deadline=None, suppress_health_check=_CALM
+)
+TestRotationForLonger = pytest.mark.timeout(900)(pytest.mark.slow(_Deep.TestCase))
+TestRotationForLonger.settings = settings(
+    max_examples=100, stateful_step_count=60, deadline=None, suppress_health_check=_CALM
 )
