@@ -9,6 +9,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 
 from sidecar import daemon_codes
 from sidecar.daemon_client_server import ClientServer, Restarts
@@ -42,9 +43,7 @@ _SIGNALS = (*_ENDING_SIGNALS, signal.SIGCHLD, signal.SIGUSR1)
 _BEAT_S = 1.0
 _STOPPING_BEAT_S = 0.2
 _LAST_WORDS_S = 2.0
-_DEATH_SHOWS_S = (
-    0.1  # the keeper can see the end of a program's mount before its parent can see the program's
-)
+_DEATH_SHOWS_S = 0.1  # the end of a program's mount can be seen before its own
 _REPORT_EVERY_S = 10.0
 _NEVER_TAKEN = frozenset({Refusal.IDENTITY, Refusal.PROTOCOL})
 
@@ -102,9 +101,9 @@ class Supervisor:
             os.close(descriptor)
         match message:
             case Stop() if isinstance(self._server, ClientServer):
-                self._loop.call_later(_DEATH_SHOWS_S, self._stop)
-            case Stop():
-                self._stop()
+                self._loop.call_later(_DEATH_SHOWS_S, partial(self._stop, self._server))
+            case Stop() if self._server is not None:
+                self._stop(self._server)
             case Adopted() if self._server is not None:
                 self._log.info("keeper_took_descriptor_back", generation=message.generation)
                 self._taken()
@@ -116,10 +115,10 @@ class Supervisor:
             case _:
                 self._log.warning("message_ignored", kind=type(message).__name__)
 
-    def _stop(self) -> None:
-        """End what is served. If that has ended by itself, another connection is asked for, and the answer tells whether to end."""
+    def _stop(self, server: Server) -> None:
+        """End what serves. If that has ended by itself, another connection is asked for, and the answer tells whether to end."""
         self._reap()
-        if self._server is not None:
+        if self._server is server:
             self._log.info("keeper_lets_go")
             self._let_go()
 

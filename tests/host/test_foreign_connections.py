@@ -57,7 +57,7 @@ class Foreigner:
             CLIENT.replace("set(pyfuse3.default_options)", "{*pyfuse3.default_options, *sys.argv[4:]}")
         )
         likeness = (f"fsname={mount_source('', 'train')}", f"subtype={FUSE_SUBTYPE}")
-        argv = [PYTHON, script, at, "serve", origin / "file", *likeness]
+        argv: list[str | Path] = [PYTHON, script, at, "serve", origin / "file", *likeness]
         self._client = node.start(argv if disguised else ["bindfs", "-f", origin, at])
         self.mount: Mount = eventually(self._mounted, what=f"a foreign client mounts at {at}")
         assert self.mount.is_ours == disguised
