@@ -16,6 +16,8 @@ from pathlib import Path
 from e2e.torture.log_tail import LogTail
 from e2e.torture.variants import Variant
 from sidecar.probe import ask
+from sidemount.host.mount_table import is_fuse, read_mount_table
+from sidemount.model.mountinfo import Mount, mounts_beneath
 from sidemount.model.mountspec import KeeperConfig, KeeperMount, MountSpec, View, encode_keeper_config
 
 VOLUME = "train"
@@ -142,8 +144,8 @@ class Stage:
                 continue
             if code != 0:
                 faults.append(f"the {name} has ended with code {code}")
-        left = [line for line in _mountinfo() if " fuse" in line]
-        faults += [f"left mounted: {line}" for line in left]
+        left = [mount for mount in self._mounts() if is_fuse(mount)]
+        faults += [f"left mounted: {mount}" for mount in left]
         for line in (self.daemon_events, self.keeper_events):
             line.close()
         subprocess.run(["umount", "-l", self.places.mounts], check=False)
@@ -155,9 +157,8 @@ class Stage:
             process.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(5)
-        for line in reversed(_mountinfo()):
-            if f" {self.places.work}/" in line:
-                subprocess.run(["umount", "-l", line.split()[4]], check=False)
+        for mount in reversed(self._mounts()):
+            subprocess.run(["umount", "-l", mount.mount_point], check=False)
 
     def log_tails(self) -> str:
         """Return the last lines of both logs."""
@@ -166,6 +167,9 @@ class Stage:
             lines = path.read_text().splitlines()[-15:]
             tails.append(f"--- {path.name}\n" + "\n".join(lines))
         return "\n".join(tails)
+
+    def _mounts(self) -> tuple[Mount, ...]:
+        return mounts_beneath(read_mount_table(), str(self.places.work))
 
     # Starting -----------------------------------------------------------------------------------------
 
@@ -220,7 +224,3 @@ def _link(path: str) -> str:
         return os.readlink(path)
     except OSError:
         return ""
-
-
-def _mountinfo() -> list[str]:
-    return Path("/proc/self/mountinfo").read_text().splitlines()
