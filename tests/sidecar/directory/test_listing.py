@@ -1,7 +1,9 @@
 """Which entries come with their attributes and which as names alone, and that all of them come, once each."""
 
+import ctypes
 import os
 import stat
+import subprocess
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +14,7 @@ from sidecar.directory.filesystem import DirectoryFilesystem
 from sidecar.directory.interest import Interest
 from sidecar.directory.store import Listed, Store
 from sidecar.protocol_filesystem import ROOT
+from tests.sidecar.directory.conftest import Twins
 from tests.sidecar.directory.core import Shelf, make_filesystem, run
 
 ROOM = 100
@@ -221,3 +224,72 @@ def test_a_huge_directory_takes_a_block_of_memory_and_no_nodes(tmp_path: Path) -
     assert peak_bytes < 2 << 20
     assert len(filesystem.nodes) < 400
     filesystem.descriptors.discard(ROOT)
+
+
+class _Dirent(ctypes.Structure):
+    _fields_ = (
+        ("d_ino", ctypes.c_uint64),
+        ("d_off", ctypes.c_int64),
+        ("d_reclen", ctypes.c_uint16),
+        ("d_type", ctypes.c_uint8),
+        ("d_name", ctypes.c_char * 256),
+    )
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.opendir.restype = ctypes.c_void_p
+_libc.opendir.argtypes = (ctypes.c_char_p,)
+_libc.readdir64.restype = ctypes.POINTER(_Dirent)
+_libc.readdir64.argtypes = _libc.telldir.argtypes = _libc.closedir.argtypes = (ctypes.c_void_p,)
+_libc.telldir.restype = ctypes.c_long
+_libc.seekdir.argtypes = (ctypes.c_void_p, ctypes.c_long)
+
+
+@pytest.mark.fuse
+@pytest.mark.root
+@pytest.mark.parametrize("volume", ["poll-local", "trio-local", "poll-remote"], indirect=True)
+def test_a_long_listing_is_the_bare_directorys_whoever_reads_it(twins: Twins) -> None:
+    for number in range(1500):
+        path = twins.behind / f"entry{number:05d}"
+        match number % 5:
+            case 0:
+                path.symlink_to("nowhere")
+            case 1:
+                path.mkdir()
+            case _:
+                path.write_bytes(bytes(number % 7))
+    looks = [["find", "-printf", "%P %y %i\n"], ["ls", "-fi"], ["ls", "-lniA", "--time-style=full-iso"]]
+    looks.append(["find", "-type", "f", "-size", "+0", "-printf", "%P %s\n"])
+    for command in looks * 2:
+        bare, mount = (
+            subprocess.run(command, cwd=place, capture_output=True, check=True).stdout.splitlines()
+            for place in (twins.behind, twins.mount)
+        )
+        if command[:2] == ["ls", "-fi"]:
+            bare, mount = ([line for line in lines if not line.endswith(b".")] for lines in (bare, mount))
+        assert sorted(mount) == sorted(bare), command
+
+
+@pytest.mark.fuse
+@pytest.mark.root
+@pytest.mark.parametrize("volume", ["poll-local"], indirect=True)
+def test_seekdir_leads_to_where_telldir_was_on_a_mount(twins: Twins) -> None:
+    for number in range(1200):
+        (twins.behind / f"entry{number:05d}").touch()
+    directory = _libc.opendir(os.fsencode(twins.mount))
+    assert directory
+    try:
+        places, names = [], []
+        while True:
+            place = _libc.telldir(directory)
+            entry = _libc.readdir64(directory)
+            if not entry:
+                break
+            places.append(place)
+            names.append(entry.contents.d_name)
+        assert len(set(names)) == len(names) == 1202
+        for at in (700, 3, 1201, 0, 250, 900):
+            _libc.seekdir(directory, places[at])
+            assert _libc.readdir64(directory).contents.d_name == names[at]
+    finally:
+        _libc.closedir(directory)
