@@ -15,6 +15,8 @@ from e2e.torture.stalls import Call
 
 _LATE_S = 60.0
 _KILLED_S = 1.0
+_PROBER_LONGER_S = 1.0  # it sees how the last blow ends
+_APPS_LONGER_S = 2.0  # what they do in the end, all at once, is no matter of blows
 _APPS = "e2e.torture.apps"
 _PROBER = "prober"
 
@@ -39,7 +41,7 @@ class Member:
 
 
 class Crew:
-    """Running applications, each in a directory of its own, and the prober."""
+    """Running applications, each in a directory of its own, and the prober. They go on a little longer than they are told."""
 
     def __init__(
         self, place: Path, apps: tuple[str, ...], seconds: float, seed: int, *, work: Path, source: Path
@@ -51,13 +53,16 @@ class Crew:
         self._members = []
         for number, kind in enumerate(apps):
             name = f"{kind}{number}"
-            arguments = (kind, str(place / name), str(seconds), str(seed + number))
+            arguments = (kind, str(place / name), str(seconds + _APPS_LONGER_S), str(seed + number))
             self._members.append(self._start(name, _APPS, *arguments))
-        self._prober = self._start(_PROBER, "e2e.torture.prober", str(place), str(seconds))
+        self._prober = self._start(_PROBER, "e2e.torture.prober", str(place), str(seconds + _PROBER_LONGER_S))
 
     def stop(self) -> None:
-        """Have all of them finish now what they do, and check it."""
-        for member in self._all():
+        """Have all of them finish now what they do, and check it: the prober first."""
+        self._prober.program.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._prober.program.wait(_LATE_S)
+        for member in self._members:
             member.program.terminate()
 
     def so_far(self) -> Findings:
