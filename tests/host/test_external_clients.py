@@ -310,6 +310,17 @@ def test_it_is_replaced_when_it_hangs(own_pod: Pod) -> None:
     assert pod.node.fuse_mounts() == []
 
 
+@pytest.mark.parametrize("gone", ["train", SUB])
+def test_a_place_of_its_that_someone_unmounts_comes_back(own_pod: Pod, gone: str) -> None:
+    pod = own_pod.start()
+    pod.node.run("umount", "-l", pod.place(gone))
+    eventually(lambda: pod.probe() == "ready" and pod.layers(gone) == 1)
+    assert reads(pod)
+    assert is_running(pod.daemons["train"])
+    assert pod.end() == 0
+    assert pod.node.fuse_mounts() == []
+
+
 def test_a_client_that_nobody_of_ours_started_is_shown_all_the_same(own_pod: Pod) -> None:
     pod = own_pod
     pod.start_keeper()
