@@ -32,7 +32,7 @@ def compare(scratch: Path, seed: int, calls: int, suicide: str, options: dict[st
     bare.mkdir(mode=0o777)
     bare.chmod(0o777)
     expected = play(bare, seed, calls)
-    with stage(scratch, "--suicide", suicide, **options) as here, ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1) as pool, stage(scratch, "--suicide", suicide, **options) as here:
         (scratch / "source").chmod(0o777)
         playing = pool.submit(play, here.path, seed, calls)
         while not playing.done():
