@@ -32,7 +32,9 @@ from sidecar.takeover.drain import Drained
 from sidecar.takeover.errand import Errands
 
 _LOG = logging.getLogger(__name__)
-_DEAD_MOUNT = frozenset({errno.ENOTCONN, errno.ECONNABORTED})  # what the kernel says of a mount that nobody serves
+_DEAD_MOUNT = frozenset(
+    {errno.ENOTCONN, errno.ECONNABORTED}
+)  # what the kernel says of a mount that nobody serves
 _BUFFERS = (bytes, bytearray, memoryview)
 
 P = ParamSpec("P")

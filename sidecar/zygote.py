@@ -115,7 +115,10 @@ class Zygote:
         self._tell_kept()
 
     def take_kept(self, key: int, descriptor: int) -> None:
-        """Take what the keeper has kept."""
+        """Take what the keeper has kept; what comes too late or twice is not kept open."""
+        if self._is_over or self._starts or key in self._kept:
+            os.close(descriptor)
+            return
         self._kept[key] = descriptor
         if len(self._kept) >= self._order.kept:
             self._begin()

@@ -260,6 +260,10 @@ class RunningPod:
         """Send a signal to the container's first process, from outside."""
         self.node.request("kill", container=container, signal=int(number))
 
+    def change_image(self, container: str, image: str) -> None:
+        """Give a container another image, the one thing that may be changed of a pod that runs: it is ended and started anew."""
+        self.node.request("image", container=container, image=image)
+
     def pid(self, container: str) -> int:
         """Return the container's first process as this process sees it. Raises NodeFailure."""
         inner = self.node.request("pid", container=container)

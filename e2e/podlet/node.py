@@ -48,6 +48,7 @@ class Node:
             "exec": self._exec,
             "logs": self._logs,
             "kill": self._kill,
+            "image": self._change_image,
             "pid": self._pid,
             "delete": self._delete,
             "mounts": lambda _: mounts.mount_table_text(),
@@ -157,6 +158,13 @@ class Node:
 
     def _kill(self, message: Message) -> object:
         self._pod.state.process(_text(message, "container")).signal(int(_number(message, "signal")))
+        return None
+
+    def _change_image(self, message: Message) -> object:
+        image = _text(message, "image")
+        if self._context is None or image not in self._context.images:
+            raise PodRefused(f"no image is named {image!r}")
+        self._pod.change_image(_text(message, "container"), image)
         return None
 
     def _pid(self, message: Message) -> object:

@@ -4,7 +4,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from e2e.podlet.image import Image
 from e2e.podlet.launcher import Launcher, LaunchFailed
@@ -58,6 +58,18 @@ class PodWorker:
     def leaks(self) -> tuple[str, ...]:
         """Return what is there that must not be there once the pod is gone."""
         return find_leaks(self._node.paths, self._cgroup, self._mounts_before)
+
+    def change_image(self, container: str, image: str) -> None:
+        """Do what a kubelet does when a container's definition has changed: end it within the pod's grace, and start the new one."""
+        record = self.state.record(container)
+        with self.state.change():
+            record.container = replace(record.container, image=image)
+            process = record.process
+        self._node.tell(f"Container {container} definition changed, will be restarted")
+        if process is not None:
+            arguments = (record.container, process, self.pod.grace_s)
+            keywords = {"tell": self._node.tell, "turns": None}
+            threading.Thread(target=end_container, args=arguments, kwargs=keywords, daemon=True).start()
 
     def _work(self) -> None:
         try:

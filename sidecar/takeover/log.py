@@ -15,7 +15,6 @@ from sidemount.model.errors import BadMessage
 
 _HEADER = 8  # length and checksum, 32 bits each
 _REST_UNUSED = b"\xff" * 4  # instead of a length: the window ends here
-RECORD_MAX = 1 << 16
 
 
 class Log:

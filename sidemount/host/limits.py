@@ -17,7 +17,7 @@ class Limits:
     show_s: float = 15.0
     probe_s: float = 5.0
     probe_cache_s: float = 1.0
-    quiet_s: float = 2.0
+    quiet_s: float = 0.5
     kill_s: float = 2.0
     restart_s: float = 45.0
     flush_s: float = 20.0

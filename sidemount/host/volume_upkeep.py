@@ -15,7 +15,7 @@ from sidemount.model.errors import HostFailure
 from sidemount.model.mountinfo import Mount
 
 _TICK_S = 1.0
-_FAST_TICK_S = 0.2
+_FAST_TICK_S = 0.1
 _DRAIN_TICK_S = 0.05
 _LOADING_S = 5.0
 _FOUND_INSPECTION_S = 10.0
@@ -34,6 +34,7 @@ class Upkeep:
         self._root_number: int | None = None
         self._is_stopped = False
         self._is_watching_quiet = False
+        self._quiet_asked_at = 0.0
         self._was_called_hung = False
         self._was_found = False
         self._tick_due = time.monotonic()
@@ -177,6 +178,7 @@ class Upkeep:
     def watch_quiet(self) -> None:
         """Post QUIET once nothing has been asked of the daemon for a while."""
         self._is_watching_quiet = True
+        self._quiet_asked_at = time.monotonic()
 
     def _tick(self) -> None:
         if self._is_stopped:
@@ -223,9 +225,16 @@ class Upkeep:
             self._call_hung(f"its daemon was silent for more than {state.spec.hung_after_s} s")
         elif verdict is Verdict.SUSPECT and state.session.phase is Phase.SERVING:
             self.inspect()
-        elif self._is_watching_quiet and state.daemon.idle_s() >= state.around.limits.quiet_s:
+        elif self._is_watching_quiet and self._idle_s() >= state.around.limits.quiet_s:
             self._is_watching_quiet = False
             state.post(Event.QUIET)
+
+    def _idle_s(self) -> float:
+        """Return for how long nothing has been asked of the daemon: before it was told to end it told us too rarely to know."""
+        since_asked_s = time.monotonic() - self._quiet_asked_at
+        return (
+            since_asked_s if self._state.daemon is None else min(since_asked_s, self._state.daemon.idle_s())
+        )
 
     def _check_absence(self, now: float) -> None:
         """A daemon that lives asks for work all the time; the probe is asked only where its container runs and has served."""

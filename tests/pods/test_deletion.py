@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from e2e.podlet.client import RunningPod
-from tests.pods.application import HOLD, watcher
+from tests.pods.application import HOLD, kill_serving_process, watcher
 from tests.pods.manifests import Json, mount, pod, program, shell, task
 from tests.pods.source_tree import INBOX, POEM, POEM_FILE, SourceTree
 from tests.pods.stage import READY_S, Stage
@@ -71,6 +71,54 @@ def test_while_its_daemon_is_stopped(stage: Stage, tree: SourceTree, grace_s: in
     running = stage.run(pod({"books": stage.source(tree)}, watcher()))
     running.kill(DAEMON, signal.SIGSTOP)
     running.delete(grace_s, deadline_s=40)
+
+
+def _what_serves(running: RunningPod) -> None:
+    kill_serving_process(running, DAEMON, signal.SIGKILL)
+
+
+def _what_serves_stops(running: RunningPod) -> None:
+    kill_serving_process(running, DAEMON, signal.SIGSTOP)
+
+
+def _the_whole_daemon_stops(running: RunningPod) -> None:
+    running.kill(DAEMON, signal.SIGSTOP)
+    stop_the_rest = "import os, signal; os.kill(-1, signal.SIGSTOP)"
+    assert running.exec(DAEMON, ["python3", "-S", "-c", stop_the_rest]).exit_code == 0
+
+
+def _the_keeper_stops_for_a_while(running: RunningPod) -> None:
+    running.kill(KEEPER, signal.SIGSTOP)
+    running.kill(DAEMON)
+    running.kill(KEEPER, signal.SIGCONT)
+
+
+def _daemon_and_keeper_that_comes_back(running: RunningPod) -> None:
+    running.kill(DAEMON)
+    running.kill(KEEPER)
+    _restarted(running, KEEPER, DAEMON)
+    running.kill(DAEMON)
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        _what_serves,
+        _what_serves_stops,
+        _the_whole_daemon_stops,
+        _the_keeper_stops_for_a_while,
+        _daemon_and_keeper_that_comes_back,
+    ],
+    ids=lambda harm: harm.__name__.strip("_"),
+)
+def test_just_after_something_of_ours_was_killed_or_stopped(
+    stage: Stage, tree: SourceTree, harm: Callable[[RunningPod], None]
+) -> None:
+    """No pod stays Terminating for it: grace, a deadline of the keeper's, and it is gone."""
+    running = stage.run(pod({"books": stage.source(tree)}, watcher()))
+    harm(running)
+    running.delete(3, deadline_s=40)
+    assert not tree.changes()
 
 
 @pytest.mark.parametrize("killed", [(KEEPER,), (KEEPER, DAEMON), (KEEPER, DAEMON, "app")])
