@@ -35,13 +35,14 @@ _CLIENTS = (1, 4)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How to measure. `seconds`: how long each rate is measured in one turn."""
+    """How to measure. `seconds`: how long each rate is measured in one turn. No round is begun that would end after `limit_s`."""
 
     load: Path
     example: Path | None
     seconds: float
     rounds: int
     names: int
+    limit_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,11 @@ def measure_all(settings: Settings, work: Path) -> Samples:
     make_source(source, settings.names)
     samples = Samples()
     subjects = list(_subjects(settings.example).items())
+    began = time.monotonic()
     for number in range(settings.rounds):
+        elapsed_s = time.monotonic() - began
+        if number and elapsed_s / number * (number + 1) > settings.limit_s:
+            break
         turn = number % len(subjects)
         for name, serve in subjects[turn:] + subjects[:turn]:
             if name in samples.absent:
@@ -217,9 +222,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--names", type=int, default=NAMES)
+    parser.add_argument("--limit-seconds", type=float, default=200.0)
     given = parser.parse_args(argv)
     settings = Settings(
-        load=given.load, example=given.example, seconds=given.seconds, rounds=given.rounds, names=given.names
+        load=given.load,
+        example=given.example,
+        seconds=given.seconds,
+        rounds=given.rounds,
+        names=given.names,
+        limit_s=given.limit_seconds,
     )
     samples = measure_all(settings, given.work)
     json.dump({"rounds": samples.rounds, "absent": samples.absent}, sys.stdout)

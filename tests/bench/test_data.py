@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from e2e.bench import bench_data, data_programs
+from e2e.bench import bench_data, data_programs, data_run
 from e2e.bench.bench_data import measure, medians, render_rows
 from e2e.bench.data_cost import Spent, UntraceableError, parse_calls, parse_stat
 from e2e.bench.data_programs import UnavailableError, build_example, build_load
-from e2e.bench.data_run import BINDFS, CALLS, EXAMPLE, EXAMPLE_PLAIN, OURS, OURS_PLAIN, TRIO
+from e2e.bench.data_run import BINDFS, CALLS, EXAMPLE, EXAMPLE_PLAIN, OURS, OURS_PLAIN, TRIO, Settings
 
 STRACE = """\
 % time     seconds  usecs/call     calls    errors syscall
@@ -168,7 +168,8 @@ def test_the_load_refuses_nonsense(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_a_short_run_has_every_figure_of_every_subject(tmp_path: Path) -> None:
     before = Path("/proc/self/mountinfo").read_text()
-    found, absent = measure(0.05, rounds=1, names=300)
+    rounds, absent = measure(0.05, rounds=1, names=300)
+    found = medians(rounds)
     assert not absent
     for row in render_rows(found, absent):
         assert row.ours is not None, row.what
@@ -176,3 +177,24 @@ def test_a_short_run_has_every_figure_of_every_subject(tmp_path: Path) -> None:
     assert found[OURS][CALLS] < 10
     assert found[TRIO][CALLS] > found[OURS][CALLS], "trio arms epoll for every request"
     assert Path("/proc/self/mountinfo").read_text() == before
+
+
+def test_a_busy_machine_has_fewer_rounds_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds = {subject: [dict(sample)] * 3 for subject, sample in figures().items()}
+    monkeypatch.setattr(bench_data, "measure", lambda seconds: (rounds, {}))
+    first, *others = bench_data.rows()
+    assert (first.what, first.note) == ("medians of 3 rounds", "this machine is too busy for more")
+    assert len(others) == len(bench_data._FIGURES)
+
+
+@pytest.mark.parametrize(("limit_s", "rounds"), [(1000.0, 4), (50.0, 3), (1.0, 1)])
+def test_no_round_is_begun_that_would_end_too_late(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, limit_s: float, rounds: int
+) -> None:
+    clock = iter(range(0, 1000, 10))
+    monkeypatch.setattr(data_run, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
+    monkeypatch.setattr(data_run, "make_source", lambda source, names: None)
+    monkeypatch.setattr(data_run, "_subjects", lambda example: {OURS: None})
+    monkeypatch.setattr(data_run, "_measure", lambda *_, **__: {"x": 1.0})
+    settings = Settings(load=Path("x"), example=None, seconds=1, rounds=4, names=1, limit_s=limit_s)
+    assert len(data_run.measure_all(settings, tmp_path).rounds[OURS]) == rounds
