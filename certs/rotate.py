@@ -19,7 +19,7 @@ from certs.rotate_settings import RotateSettings
 from certs.rotator import Rotator
 from certs.standing import Standing
 from sidemount.host import logs
-from sidemount.model.errors import VolumeError
+from sidemount.model.errors import HostFailure, VolumeError
 
 _RESIGN_S = 3.0
 _log = logs.log("certs.rotate")
@@ -38,7 +38,14 @@ def run_rotate(settings: RotateSettings, announce: Callable[[str], None]) -> Non
     logs.configure("certs", level=settings.log_level)
     # The client's own debug lines may show what it sends.
     logging.getLogger("kubernetes").setLevel(logging.INFO)
-    asyncio.run(_rotate(settings, announce))
+    try:
+        asyncio.run(_rotate(settings, announce))
+    except VolumeError:
+        raise
+    except Exception as error:
+        # The trace is for the log; a person gets a line.
+        _log.error("ended", exc_info=True)
+        raise HostFailure(f"ended by {type(error).__name__}, see the log") from error
 
 
 async def _rotate(settings: RotateSettings, announce: Callable[[str], None]) -> None:

@@ -18,6 +18,7 @@ _DURATION = re.compile(r"(\d{1,6})([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _SHORTEST_SERVING = timedelta(minutes=1)
 _LONGEST = timedelta(days=36500)
+_LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,74 +42,28 @@ class RotateSettings:
 
 def add_rotate_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `rotate`."""
-    required = parser.add_argument_group("what to look after")
-    required.add_argument("--namespace", required=True, metavar="NAME", help="our namespace")
-    required.add_argument(
-        "--service",
-        required=True,
-        metavar="NAME",
-        help="the Service through which API servers call the webhook",
-    )
-    required.add_argument(
-        "--secret", required=True, metavar="NAME", help="the Secret that keeps authority and certificate"
-    )
-    required.add_argument(
-        "--webhook-config",
-        required=True,
-        action="append",
-        metavar="NAME",
-        help="a MutatingWebhookConfiguration or ValidatingWebhookConfiguration (or both) of this name, whose entries that "
-        "call the Service get their caBundle; repeatable",
-    )
-    required.add_argument(
-        "--dir", required=True, metavar="DIR", help="where tls.crt and tls.key are put for the webhook"
-    )
-    times = parser.add_argument_group("times (such as 90d, 12h, 30m, 45s)")
-    times.add_argument(
-        "--serving-lifetime", default=_told(SERVING_LIFETIME), metavar="TIME", help="default %(default)s"
-    )
-    times.add_argument(
-        "--authority-lifetime", default=_told(AUTHORITY_LIFETIME), metavar="TIME", help="default %(default)s"
-    )
-    times.add_argument(
-        "--grace",
-        default=_told(GRACE),
-        metavar="TIME",
-        help="how long an old authority is trusted at least, after the new one signs (default %(default)s)",
-    )
-    times.add_argument(
-        "--period", default="5s", metavar="TIME", help="between two looks (default %(default)s)"
-    )
-    times.add_argument(
-        "--settle",
-        default="10s",
-        metavar="TIME",
-        help="how long a bundle is published before it is relied on (default %(default)s)",
-    )
-    more = parser.add_argument_group("more")
-    more.add_argument(
-        "--lease", metavar="NAME", help="the Lease that says who leads (default: the Secret's name)"
-    )
-    more.add_argument("--identity", metavar="TEXT", help="who we are in the Lease (default: host name)")
-    more.add_argument(
-        "--host",
-        action="append",
-        default=[],
-        metavar="HOST",
-        help="one more name of the certificate; repeatable",
-    )
-    more.add_argument(
-        "--listen", metavar="HOST:PORT", help="serve /livez, /readyz and /metrics here, without TLS"
-    )
-    more.add_argument(
-        "--probe",
-        metavar="HOST:PORT",
-        help="where the webhook of this pod listens: ready only if a handshake verifies",
-    )
-    more.add_argument(
-        "--kubeconfig", metavar="FILE", help="how to reach the API server (default: as a pod does)"
-    )
-    more.add_argument("--log-level", choices=("DEBUG", "INFO", "WARNING", "ERROR"), default="INFO")
+    for title, flags in _FLAGS.items():
+        group = parser.add_argument_group(title)
+        for flag in flags:
+            default = f" (default {flag.default})" if flag.default else ""
+            if flag.repeatable:
+                group.add_argument(
+                    f"--{flag.name}",
+                    action="append",
+                    required=flag.required,
+                    default=None if flag.required else [],
+                    metavar=flag.metavar,
+                    help=f"{flag.text}; repeatable",
+                )
+            else:
+                group.add_argument(
+                    f"--{flag.name}",
+                    required=flag.required,
+                    default=flag.default or None,
+                    choices=flag.choices or None,
+                    metavar=flag.metavar,
+                    help=f"{flag.text}{default}",
+                )
 
 
 def parse_rotate_settings(arguments: argparse.Namespace, *, identity: str) -> RotateSettings:
@@ -206,3 +161,60 @@ def _duration(where: str, text: str) -> timedelta:
 
 def _told(time: timedelta) -> str:
     return f"{time.days}d" if time.days > 1 else f"{int(time.total_seconds() // 3600)}h"
+
+
+@dataclass(frozen=True, slots=True)
+class _Flag:
+    """One flag. What is not required and has no default may be left out."""
+
+    name: str
+    metavar: str
+    text: str
+    default: str = ""
+    required: bool = False
+    repeatable: bool = False
+    choices: tuple[str, ...] = ()
+
+
+_FLAGS = {
+    "what to look after": (
+        _Flag("namespace", "NAME", "our namespace", required=True),
+        _Flag("service", "NAME", "the Service through which API servers call the webhook", required=True),
+        _Flag("secret", "NAME", "the Secret that keeps authority and certificate", required=True),
+        _Flag(
+            "webhook-config",
+            "NAME",
+            "a MutatingWebhookConfiguration or ValidatingWebhookConfiguration (or both) of this name, whose entries "
+            "that call the Service get their caBundle",
+            required=True,
+            repeatable=True,
+        ),
+        _Flag("dir", "DIR", "where tls.crt and tls.key are put for the webhook", required=True),
+    ),
+    "times (such as 90d, 12h, 30m, 45s)": (
+        _Flag("serving-lifetime", "TIME", "how long a certificate lives", _told(SERVING_LIFETIME)),
+        _Flag("authority-lifetime", "TIME", "how long an authority lives", _told(AUTHORITY_LIFETIME)),
+        _Flag(
+            "grace",
+            "TIME",
+            "how long an old authority is trusted at least, after the new one signs",
+            _told(GRACE),
+        ),
+        _Flag("period", "TIME", "between two looks", "5s"),
+        _Flag("settle", "TIME", "how long a bundle is published before it is relied on", "10s"),
+    ),
+    "more": (
+        _Flag("lease", "NAME", "the Lease that says who leads (default: the Secret's name)"),
+        _Flag("identity", "TEXT", "who we are in the Lease (default: the host's name and a random part)"),
+        _Flag("host", "HOST", "one more name of the certificate", repeatable=True),
+        _Flag("listen", "HOST:PORT", "serve /startz, /livez, /readyz and /metrics here, without TLS"),
+        _Flag(
+            "probe",
+            "HOST:PORT",
+            "where the webhook of this pod listens: ready only if a handshake verifies; replicas are looked at on the same "
+            "port before an old authority is retired",
+        ),
+        _Flag("kubeconfig", "FILE", "how to reach the API server (default: as a pod does)"),
+        _Flag("log-level", "LEVEL", "least level that is logged", "INFO", choices=_LOG_LEVELS),
+    ),
+}

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import contextlib
+import logging
 import os
 import stat
 import urllib.error
@@ -419,3 +420,22 @@ def test_every_trust_code_is_explained() -> None:
             assert f"| `{trust.value}` |" in text, f"{trust.value} is not in docs/troubleshooting.md"
     for custody in Custody:
         assert f"`{custody.value}`" in (ROOT / "docs/certificates.md").read_text()
+
+
+def test_what_keeps_it_from_starting_is_said_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(
+        "apiVersion: v1\nkind: Config\ncurrent-context: c\n"
+        "contexts: [{name: c, context: {cluster: c, user: u}}]\n"
+        "clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}]\nusers: [{name: u, user: {}}]\n"
+    )
+    arguments = ["rotate", *_REQUIRED, "--kubeconfig", str(kubeconfig), "--listen", "192.0.2.1:1"]
+    handlers, level = list(logging.getLogger().handlers), logging.getLogger().level
+    try:
+        assert main(arguments) == 1
+    finally:
+        logging.getLogger().handlers[:] = handlers
+        logging.getLogger().setLevel(level)
+    assert "certs: cannot listen on 192.0.2.1:1" in capsys.readouterr().err
