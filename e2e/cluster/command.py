@@ -9,6 +9,7 @@ import os
 import shlex
 import signal
 import sys
+from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
@@ -26,7 +27,9 @@ _FAULT, _LACKS = 1, 3
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; return the exit status."""
-    arguments = _parser().parse_args(argv)
+    words, rest = split_rest(sys.argv[1:] if argv is None else argv)
+    arguments = _parser().parse_args(words)
+    arguments.rest = rest
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         return int(arguments.run(arguments))
@@ -42,6 +45,19 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def split_rest(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return our own words and those of the command that `kubectl` and `shell` run, which may begin with a flag."""
+    if not argv or argv[0] not in ("kubectl", "shell"):
+        return list(argv), []
+    own = 1
+    if len(argv) > own and (argv[own].startswith("--name=") or argv[own] == "--name"):
+        own += 1 if "=" in argv[own] else 2
+    elif len(argv) > own and argv[own] in ("-h", "--help"):
+        own += 1
+    rest = list(argv[own:])
+    return list(argv[:own]), rest[1:] if rest[:1] == ["--"] else rest
 
 
 def _up(arguments: argparse.Namespace) -> int:
@@ -180,11 +196,13 @@ def _parser() -> argparse.ArgumentParser:
     down.add_argument("--all", action="store_true", help="end every cluster")
     down.set_defaults(run=_down)
     commands.add_parser("status", parents=[formed], help="what runs").set_defaults(run=_status)
-    shell = commands.add_parser("shell", parents=[named], help="a shell, or a command, on the node")
-    shell.add_argument("rest", nargs=argparse.REMAINDER, metavar="COMMAND")
+    shell = commands.add_parser(
+        "shell", parents=[named], help="a shell, or the COMMAND that follows, on the node"
+    )
     shell.set_defaults(run=_shell)
-    kubectl = commands.add_parser("kubectl", parents=[named], help="kubectl as the administrator")
-    kubectl.add_argument("rest", nargs=argparse.REMAINDER, metavar="ARGUMENT")
+    kubectl = commands.add_parser(
+        "kubectl", parents=[named], help="kubectl as the administrator, with what follows"
+    )
     kubectl.set_defaults(run=_kubectl)
     logs = commands.add_parser("logs", parents=[named], help="the log of a component, or which there are")
     logs.add_argument("component", nargs="?", default="")

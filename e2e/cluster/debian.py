@@ -19,6 +19,7 @@ NODE_PROGRAMS: Mapping[str, str] = {
     "/usr/bin/hostname": "hostname",
     "/bin/busybox": "busybox-static",
     "/usr/bin/gcc": "gcc",
+    "/usr/include/stdio.h": "libc6-dev",
 }
 """What a node cannot do without, and the package that has it."""
 IMAGE_PROGRAMS: Mapping[str, str] = {"/usr/bin/buildah": "buildah", "/usr/bin/mmdebstrap": "mmdebstrap"}

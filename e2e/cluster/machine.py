@@ -9,6 +9,7 @@ from e2e.cluster.errors import MachineLacks
 _CAP_SYS_RESOURCE = 24
 _FILESYSTEMS = ("overlay", "tmpfs", "fuse")
 _PROC = Path("/proc")
+_FUSE = Path("/dev/fuse")
 _CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -29,6 +30,10 @@ def inspect_machine(proc: Path = _PROC) -> Machine:
     for name in _FILESYSTEMS:
         if name not in known:
             raise MachineLacks(f"this kernel has no {name} filesystem", hint=f"try: modprobe {name}")
+    if not _FUSE.exists():
+        raise MachineLacks(
+            f"there is no {_FUSE}", hint="load the fuse module, or give the container the device"
+        )
     if not any((_CGROUP / name).exists() for name in ("cgroup.controllers", "memory")):
         raise MachineLacks(f"no memory control group at {_CGROUP}", hint="mount the cgroup filesystem there")
     return Machine(lowers_oom_score=has_capability((proc / "self" / "status").read_text(), _CAP_SYS_RESOURCE))

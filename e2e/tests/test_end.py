@@ -12,7 +12,7 @@ import pytest
 
 from e2e.cluster.bring_up import bring_up
 from e2e.cluster.kubectl import Kubectl
-from e2e.cluster.namespaces import pid_namespace
+from e2e.cluster.namespaces import first_processes_of, pid_namespace
 from e2e.cluster.places import SOURCE, ClusterPlaces, places_of
 from e2e.cluster.progress import Progress
 from e2e.cluster.running import RunningCluster, is_held, take_down
@@ -107,3 +107,16 @@ def test_an_api_server_alone_takes_types_and_pods(places: ClusterPlaces) -> None
     )
     assert again.returncode == 1
     assert f"cluster '{_NAME}' runs already" in again.stderr
+
+
+def test_a_start_that_was_killed_is_taken_down(places: ClusterPlaces) -> None:
+    """At whatever moment: what it had started is found by its command line, listening or not."""
+    before = _look()
+    argv = [sys.executable, "-m", "e2e.cluster", "up", "--name", _NAME]
+    with subprocess.Popen(argv, cwd=SOURCE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as starting:
+        assert wait_for(lambda: bool(first_processes_of(places)), _END_S)
+        starting.kill()
+    take_down(places)
+    assert not first_processes_of(places)
+    after = _look()
+    assert (after.mounts, after.cgroups, after.devices) == (before.mounts, before.cgroups, before.devices)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from e2e.cluster import debian, machine
-from e2e.cluster.command import main
+from e2e.cluster.command import main, split_rest
 from e2e.cluster.errors import ClusterFault, MachineLacks
 from e2e.cluster.go_tools import CONTROL, MODULES, RUNTIME, GoModule
 from e2e.cluster.places import known_clusters, places_of
@@ -84,6 +84,23 @@ def test_the_command_says_which_cluster_is_not_there(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err == (
         "cluster: there is no cluster 'never-started'; start it: python -m e2e.cluster up\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("argv", "rest"),
+    [
+        (["kubectl", "get", "pods", "--name", "x"], ["get", "pods", "--name", "x"]),
+        (["kubectl", "-n", "ml", "get", "pods"], ["-n", "ml", "get", "pods"]),
+        (["kubectl", "--name", "two", "--", "-n", "ml"], ["-n", "ml"]),
+        (["shell", "--name=two", "ls", "-l"], ["ls", "-l"]),
+        (["shell"], []),
+        (["logs", "kubelet"], []),
+    ],
+)
+def test_what_follows_is_the_other_command_s(argv: list[str], rest: list[str]) -> None:
+    words, found = split_rest(argv)
+    assert found == rest
+    assert words == argv[: len(words)]
 
 
 def test_help_needs_nothing_of_the_machine() -> None:
