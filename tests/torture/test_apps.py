@@ -194,7 +194,7 @@ def test_a_lock_that_is_none_is_noticed(tmp_path: Path, monkeypatch: Patch, func
 
 
 @pytest.mark.parametrize("fault", ["lost", "doubled", "renamed"])
-@pytest.mark.parametrize("way", ["scan", "seek", "list_held", "change"])
+@pytest.mark.parametrize("way", ["scan", "look", "seek", "list_held", "change"])
 def test_an_entry_that_is_lost_or_doubled_is_noticed_whichever_way_it_is_listed(
     tmp_path: Path, monkeypatch: Patch, way: str, fault: str
 ) -> None:
@@ -216,7 +216,7 @@ def test_an_entry_that_is_lost_or_doubled_is_noticed_whichever_way_it_is_listed(
 
     with monkeypatch.context() as patch:
         patch.setattr(Stream, "next", spoiled_next)
-        if way == "scan":
+        if way in ("scan", "look"):
             _spoil_directory(tmp_path, fault)
         getattr(listing, way)()
     assert tally.wrong

@@ -2,6 +2,7 @@
 
 import os
 import random
+import stat
 import time
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from e2e.torture.apps.tally import GoesOn, Tally
 _MANY = 2000
 _SLOWLY = 200
 _PAUSE_S = 0.02
+_LOOK = 10
 
 
 class Lister:
@@ -29,7 +31,7 @@ class Lister:
 
     def step(self) -> None:
         """List it in one way or another."""
-        self._dice.choice((self.scan, self.scan, self.seek, self.change, self.list_held))()
+        self._dice.choice((self.scan, self.look, self.look, self.seek, self.change, self.list_held))()
         self._tally.operations += 1
 
     def end(self) -> None:
@@ -48,6 +50,18 @@ class Lister:
                 if slowly and len(found) % _SLOWLY == 0:
                     time.sleep(_PAUSE_S)
         self._expect_all("listing", found)
+
+    def look(self) -> None:
+        """Read it and look at files meanwhile: then the kernel asks for attributes together with names."""
+        found = []
+        with os.scandir(self._place) as entries:
+            for entry in entries:
+                found.append(entry.name)
+                if len(found) % _LOOK == 0:
+                    status = entry.stat(follow_symlinks=False)
+                    seen = (stat.S_IFMT(status.st_mode), status.st_size, status.st_nlink)
+                    self._tally.expect(f"what {entry.name} is", seen, (stat.S_IFREG, 0, 1))
+        self._expect_all("listing with attributes", found)
 
     def seek(self) -> None:
         """Note where each name is, and go back there: the same names must follow."""
