@@ -194,6 +194,7 @@ def test_no_round_is_begun_that_would_end_too_late(
     clock = iter(range(0, 1000, 10))
     monkeypatch.setattr(data_run, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
     monkeypatch.setattr(data_run, "make_source", lambda source, names: None)
+    monkeypatch.setattr(data_run, "_warm", lambda source: None)
     monkeypatch.setattr(data_run, "_subjects", lambda example: {OURS: None})
     monkeypatch.setattr(data_run, "_measure", lambda *_, **__: {"x": 1.0})
     settings = Settings(load=Path("x"), example=None, seconds=1, rounds=4, names=1, limit_s=limit_s)
