@@ -8,6 +8,7 @@ import signal
 import socket
 import threading
 from dataclasses import dataclass
+from functools import partial
 
 from sidecar import daemon_codes
 from sidecar.daemon_runtime import Runtime, make_runtime
@@ -114,14 +115,15 @@ class _Service:
         self._runtime.before_first_read(make_buffer_resident)
         init = turn.serve.init
         if turn.serve.continued:
-            drained = drain(turn.device, self._judge)
+            suspects = Suspects.load(self._settings.state_dir)
+            drained = drain(turn.device, partial(self._judge, suspects), is_judged_before=len(suspects) > 0)
             operations.resume(drained)
             requeue(turn.device, drained)
             init = drained.init or init
             self._log.info("resumed", unanswered=drained.requests, operations=len(drained.operations))
         else:
             forget_suspects(self._settings.state_dir)
-        if self._settings.data_bytes is not None:
+        if self._settings.data_bytes is not None and operations.state_id:
             leave_reserve()
         operations.memory.on_lost = self._lost
         self._tell_condition(operations.state_id)
@@ -129,10 +131,9 @@ class _Service:
         counted = CountedOperations(operations, self._work)
         return FuseSession(operations, counted, turn.device, init, served=self._line.ready)
 
-    def _judge(self, in_hand: frozenset[int]) -> frozenset[int]:
+    def _judge(self, suspects: Suspects, in_hand: frozenset[int]) -> frozenset[int]:
         """Return which of the requests that a dead process worked on are refused: those that end every process."""
         directory, predecessor = self._settings.state_dir, self._turn.predecessor
-        suspects = Suspects.load(directory)
         # A container that dies as a whole is mostly one that has run out of its memory.
         suspects.note_death(in_hand, CRASHED if predecessor is None else predecessor.suspicion)
         suspects.save(directory)

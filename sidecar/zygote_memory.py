@@ -17,6 +17,7 @@ _MARGIN_MIN = 24 << 20
 _MARGIN_SHARE = 8
 _BOUND_MIN = 48 << 20
 _RESERVE_SHARE = 6
+_RESERVE_MAX = 8 << 20
 
 
 def child_data_limit(container_limit: int | None, own_bytes: int) -> int | None:
@@ -46,7 +47,7 @@ def leave_reserve() -> None:
     """Leave a part of this process's bound alone: a successor has to take over all that it knows, and needs more for that."""
     _, bound = resource.getrlimit(resource.RLIMIT_DATA)
     if bound != resource.RLIM_INFINITY:
-        resource.setrlimit(resource.RLIMIT_DATA, (bound - bound // _RESERVE_SHARE, bound))
+        resource.setrlimit(resource.RLIMIT_DATA, (bound - min(_RESERVE_MAX, bound // _RESERVE_SHARE), bound))
 
 
 def own_memory() -> int:

@@ -51,18 +51,20 @@ class Drained:
     refused: int = 0
 
 
-def drain(device: int, judge: Judge | None = None) -> Drained:
+def drain(device: int, judge: Judge | None = None, *, is_judged_before: bool = False) -> Drained:
     """Read all requests that a dead daemon left unanswered. `requeue` must follow before anyone serves.
 
     Whoever served the device must be certainly dead. `judge` is told which requests were in its hands when it died, by the
-    kernel's number, and returns those that are to be answered with EIO. Raises HostFailure: ENODEV if the connection is gone,
+    kernel's number, and returns those that are to be answered with EIO. `is_judged_before`: some are under suspicion already, so
+    that those which the dead one never came to are told apart; otherwise they count as in its hands. Raises HostFailure: ENODEV if the connection is gone,
     EINVAL if the kernel cannot resend.
     """
     _set_blocking(device, False)
     try:
         buffer = memoryview(bytearray(b"\1") * _READ_BYTES)  # written to: see `make_buffer_resident`
         unread = _Reading(device)  # what was given back before and never reached the one that died
-        unread.read(buffer)
+        if is_judged_before:
+            unread.read(buffer)
         _resend(device)
         reading = _Reading(device, but=unread.fresh)
         reading.read(buffer)

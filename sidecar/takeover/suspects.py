@@ -47,7 +47,11 @@ class Suspects:
         self._found = {
             unique: Suspect(earlier.deaths + bool(suspicion), earlier.suspicion + alone)
             for unique, earlier in before.items()
+            if earlier.deaths + bool(suspicion)
         }
+
+    def __len__(self) -> int:
+        return len(self._found)
 
     @property
     def condemned(self) -> frozenset[int]:

@@ -175,7 +175,7 @@ def test_what_a_dead_process_had_in_its_hands_is_told_from_what_it_never_read(ta
             judged.append(in_hand)
             return in_hand
 
-        second = drain(raw.device, refuse_all)
+        second = drain(raw.device, refuse_all, is_judged_before=True)
         requeue(raw.device, second)
         for _ in range(2):
             raw.answer(raw.read().unique, error=errno.EACCES)
