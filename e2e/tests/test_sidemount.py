@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from e2e.cluster.bring_up import node_is_ready
 from e2e.cluster.kubectl import Json, Kubectl, KubectlFailed
 from e2e.cluster.places import SOURCE
 from e2e.cluster.running import RunningCluster
@@ -19,7 +20,7 @@ from e2e.tests import reader
 from e2e.tests.conftest import in_namespace
 from e2e.tests.deployment import SERVICE, Certificates, configuration, make_certificates, objects
 from e2e.tests.images import busybox, sidemount
-from e2e.tests.pods import Namespace, has_ended, pod, restarts, shell, task
+from e2e.tests.pods import Namespace, container_ids, has_ended, pod, restarts, shell, task
 from sidemount.model.names import INJECTION_ENABLED, INJECTION_LABEL, OWN_NAMESPACE
 
 _READY_S, _ROUNDS_S = 180.0, 120.0
@@ -114,6 +115,14 @@ def _rounds(ml: Namespace) -> int:
     return len(ml.logs("reader", "app").splitlines())
 
 
+def _is_reached(ml: Namespace) -> bool:
+    """Tell whether kubelet answers for the pod."""
+    try:
+        return bool(ml.exec("reader", "app", "true") or ml.logs("reader", "app"))
+    except KubectlFailed:
+        return False
+
+
 def _goes_on(ml: Namespace, rounds: int = 20) -> None:
     """Wait until the application has done more of its work, and has never ended."""
     before = _rounds(ml)
@@ -193,11 +202,41 @@ def test_the_death_of_a_whole_container_is_not_noticed(
     ml.delete("reader")
 
 
+def _on_node(cluster: RunningCluster, container: str, pid: int) -> int:
+    """Return the number that a container's process has on the node."""
+    listed = cluster.ctr("tasks", "ps", container.removeprefix("containerd://")).splitlines()[1:]
+    for number in (line.split()[0] for line in listed):
+        status = cluster.on_node("grep", "NSpid", f"/proc/{number}/status")
+        if status.split()[-1] == str(pid):
+            return int(number)
+    raise AssertionError(f"process {pid} is not among {listed}")
+
+
 def _is_started(found: Json, container: str) -> bool:
     return any(
         each["name"] == container and each.get("started") and "running" in each["state"]
         for each in found["status"]["initContainerStatuses"]
     )
+
+
+@pytest.mark.parametrize("component", ["kubelet", "containerd"])
+def test_the_death_of_the_node_s_own_component_is_not_noticed(
+    cluster: RunningCluster, ml: Namespace, books: Path, component: str
+) -> None:
+    """And what serves may die while it is away: nobody of the node's is needed for a takeover."""
+    before = container_ids(ml.run(_reading_pod(books)))
+    _goes_on(ml)
+    process = _on_node(cluster, before[_DAEMON], _serving_process(ml))
+    cluster.stop(component)
+    try:
+        cluster.on_node("kill", "-KILL", str(process))
+    finally:
+        cluster.start(component)
+    # The Node object says ready for a while after kubelet has ended: ask kubelet itself.
+    assert wait_for(lambda: _is_reached(ml) and node_is_ready(cluster), _READY_S), ml.described("reader")
+    assert container_ids(ml.ready("reader")) == before
+    _goes_on(ml)
+    ml.delete("reader")
 
 
 @pytest.mark.parametrize("arguments", [(), ("--force", "--grace-period=0")], ids=["deleted", "forced"])
@@ -242,6 +281,39 @@ def _is_created(ml: Namespace, manifest: Json) -> bool:
             raise
         return False
     return True
+
+
+def test_a_job_s_pods_see_the_volume_from_their_first_container_on(ml: Namespace, books: Path) -> None:
+    """An init container writes, an application of another user reads; the job is done when it is, for all our containers."""
+    mounted = [{"name": "books", "mountPath": "/data"}]
+    first = task("first", "test -s /data/blob && echo written >/data/note", volumeMounts=mounted)
+    then = task(
+        "then",
+        "cat /data/note",
+        volumeMounts=[{**mounted[0], "readOnly": True}],
+        securityContext={"runAsUser": 1000, "runAsNonRoot": True},
+    )
+    books.chmod(0o777)
+    template = pod(
+        "done",
+        then,
+        initContainers=[first],
+        annotations={"volume.sidemount.io/books": f"dir:///srv/{books.name}"},
+        volumes=[{"name": "books", "emptyDir": {}}],
+        restartPolicy="Never",
+    )
+    wanted = {"template": {"metadata": template["metadata"], "spec": template["spec"]}, "backoffLimit": 0}
+    ml.create({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "done"}, "spec": wanted})
+
+    def is_complete() -> bool:
+        job = ml.api.get("job", "done", ml.name) or {}
+        return any(each["type"] == "Complete" for each in job.get("status", {}).get("conditions", ()))
+
+    name = wait_for(lambda: next(iter(ml.api.items("pods", ml.name)), None), _READY_S)
+    assert name is not None
+    complete = wait_for(is_complete, _READY_S)
+    assert complete, ml.described(name["metadata"]["name"])
+    assert ml.logs(name["metadata"]["name"], "then") == "written\n"
 
 
 def test_a_source_that_no_class_serves_is_refused_with_its_reason(ml: Namespace) -> None:
