@@ -199,3 +199,20 @@ def test_no_round_is_begun_that_would_end_too_late(
     monkeypatch.setattr(data_run, "_measure", lambda *_, **__: {"x": 1.0})
     settings = Settings(load=Path("x"), example=None, seconds=1, rounds=4, names=1, limit_s=limit_s)
     assert len(data_run.measure_all(settings, tmp_path).rounds[OURS]) == rounds
+
+
+def test_a_subject_that_fails_is_absent_and_the_others_are_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def measured(name: str, *_: Any, **__: Any) -> dict[str, float]:
+        if name == BINDFS:
+            raise subprocess.CalledProcessError(2, ["ls"])
+        return {"x": 1.0}
+
+    monkeypatch.setattr(data_run, "make_source", lambda source, names: None)
+    monkeypatch.setattr(data_run, "_warm", lambda source: None)
+    monkeypatch.setattr(data_run, "_subjects", lambda example: {OURS: None, BINDFS: None})
+    monkeypatch.setattr(data_run, "_measure", measured)
+    settings = Settings(load=Path("x"), example=None, seconds=1, rounds=2, names=1, limit_s=60)
+    samples = data_run.measure_all(settings, tmp_path)
+    assert (list(samples.rounds), list(samples.absent)) == ([OURS], [BINDFS])
