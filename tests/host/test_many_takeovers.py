@@ -72,7 +72,9 @@ def _settled(pod: Pod) -> dict[str, tuple[list[str], int]]:
     return {name: (_descriptors(pid), _memory_kib(pid)) for name, pid in pids.items()}
 
 
-@pytest.mark.parametrize("count", [40, pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
+@pytest.mark.parametrize(
+    "count", [40, pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
+)
 def test_nothing_piles_up(make_pod: MakePod, count: int) -> None:
     pod = takeover_pod(make_pod).start()
     reader = read_from(pod)

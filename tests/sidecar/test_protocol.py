@@ -311,7 +311,13 @@ def test_statistics_arrive_in_the_right_fields() -> None:
 
 @pytest.mark.parametrize(
     ("store", "told"),
-    [("ENOTCONN", "EIO"), ("ECONNABORTED", "EIO"), ("ESTALE", "ESTALE"), ("EACCES", "EACCES"), ("EIO", "EIO")],
+    [
+        ("ENOTCONN", "EIO"),
+        ("ECONNABORTED", "EIO"),
+        ("ESTALE", "ESTALE"),
+        ("EACCES", "EACCES"),
+        ("EIO", "EIO"),
+    ],
 )
 def test_a_dead_store_does_not_look_like_a_dead_mount(store: str, told: str) -> None:
     """Keepers ask for statistics to see whether a mount is dead: one that took this one for dead would end a living connection."""

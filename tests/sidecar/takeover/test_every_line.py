@@ -219,7 +219,10 @@ def two_directories(life: Life, known: Known) -> None:
 
 def still_there(life: Life, known: Known, answer: Any, source: Path) -> None:
     assert answer is None
-    assert life.do(life.filesystem.getattr(known.nodes["a"])).nlink in (0, 1)  # somebody is still in it, or has it open
+    assert life.do(life.filesystem.getattr(known.nodes["a"])).nlink in (
+        0,
+        1,
+    )  # somebody is still in it, or has it open
     assert os.listdir(source) == []
 
 
