@@ -20,7 +20,7 @@ from sidecar.spare_line import SpareLine, Turn, wait_for_turn
 from sidecar.takeover.drain import drain, requeue
 from sidecar.takeover.park import Park
 from sidecar.takeover.suspects import Suspects, forget_suspects
-from sidecar.zygote_deaths import CRASHED
+from sidecar.zygote_deaths import BLAMELESS
 from sidecar.zygote_memory import leave_reserve, limit_data
 from sidecar.zygote_state import PARK_ENDS, may_be_succeeded
 from sidemount.host import process_attributes
@@ -134,8 +134,8 @@ class _Service:
     def _judge(self, suspects: Suspects, in_hand: frozenset[int]) -> frozenset[int]:
         """Return which of the requests that a dead process worked on are refused: those that end every process."""
         directory, predecessor = self._settings.state_dir, self._turn.predecessor
-        # A container that dies as a whole is mostly one that has run out of its memory.
-        suspects.note_death(in_hand, CRASHED if predecessor is None else predecessor.suspicion)
+        # A container that dies as a whole may have been killed from outside, and nobody is left who could tell.
+        suspects.note_death(in_hand, BLAMELESS if predecessor is None else predecessor.suspicion)
         suspects.save(directory)
         if suspects.must_be_alone:
             self._runtime.serve_one_by_one(_ONE_BY_ONE_S)

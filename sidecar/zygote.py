@@ -13,7 +13,7 @@ from functools import partial
 from sidecar import daemon_codes
 from sidecar.daemon_settings import Master, Order
 from sidecar.zygote_children import Child, how_ended, receive
-from sidecar.zygote_deaths import Deaths, suspicion_of
+from sidecar.zygote_deaths import BLAMELESS, Deaths, suspicion_of
 from sidecar.zygote_parts import ZygoteParts
 from sidecar.zygote_service import Service
 from sidecar.zygote_state import lacks_resend, make_state_dir, may_be_succeeded
@@ -193,7 +193,7 @@ class Zygote:
     def _kill_hung(self, why: str) -> None:
         if self._current is not None and self._current.killed_at is None:
             self._log.warning("process_killed_as_hung", pid=self._current.child.pid, why=why)
-            self._current.was_hung = True
+            self._current.was_hung = not self._current.is_handing_over  # whose time was short
             self._current.kill(time.monotonic())
 
     # Processes ----------------------------------------------------------------------------------------
@@ -311,11 +311,9 @@ class Zygote:
         self._current = None
         how = how_ended(status)
         is_clean = service.bye is not None and service.bye.clean
-        self._predecessor = Predecessor(
-            suspicion=suspicion_of(
-                status, hung=service.was_hung, out_of_memory=self._parts.was_out_of_memory()
-            )
-        )
+        suspicion = suspicion_of(status, hung=service.was_hung, out_of_memory=self._parts.was_out_of_memory())
+        # Who has not come to serve has read nothing that it could have died of.
+        self._predecessor = Predecessor(suspicion=suspicion if service.is_ready else BLAMELESS)
         if self._is_over:
             return
         if self._is_ending:
@@ -326,13 +324,13 @@ class Zygote:
             self._log.info("handed_over", generation=self._generation)
             self._go()
         else:
-            self._succeed(service, how)
+            self._succeed(service, how, from_outside=suspicion == BLAMELESS)
 
-    def _succeed(self, service: Service, how: str) -> None:
+    def _succeed(self, service: Service, how: str, *, from_outside: bool) -> None:
         failure = service.failure
         why = failure.detail if failure is not None else how
         now = time.monotonic()
-        pause_s = self._deaths.died(now, why, fruitful=service.is_fruitful(now))
+        pause_s = self._deaths.died(now, why, fruitful=service.is_fruitful(now), from_outside=from_outside)
         if self._has_served:
             is_hopeless = failure.lasting if failure is not None else self._deaths.is_hopeless
             if not self._can_continue():
@@ -348,6 +346,7 @@ class Zygote:
             self._fail(HostFailure(f"{self._starts} processes ended before they served: {how}"))
             return
         if pause_s:
+            self._parts.refill()  # or the next one would have to be forked when its turn has come
             self._go_later(pause_s)
         else:
             self._go()

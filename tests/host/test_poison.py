@@ -22,9 +22,9 @@ except OSError as error:
 INNOCENT = 6
 
 
-def _poisoned_pod(make_pod: MakePod, how: str) -> Pod:
+def _poisoned_pod(make_pod: MakePod, how: str, poison: str = "poison") -> Pod:
     pod = takeover_pod(make_pod)
-    (pod.source("train") / "poison").write_text("poison")
+    (pod.source("train") / "poison").write_text(poison)
     for number in range(INNOCENT):
         (pod.source("train") / f"slow{number}").write_text(f"slow {number}")
     pod.start_keeper()
@@ -50,9 +50,8 @@ def _ended(pod: Pod, process: "subprocess.Popen[bytes]", name: str, how: str) ->
     return (pod.node.work / f"{name}.out").read_text()
 
 
-@pytest.mark.parametrize("how", ["SIGSEGV", "container"])
-def test_only_the_request_that_kills_gets_an_error(make_pod: MakePod, how: str) -> None:
-    """Whether it crashes the process or takes the whole container along, as one that needs too much memory does."""
+def test_only_the_request_that_kills_gets_an_error(make_pod: MakePod) -> None:
+    how = "SIGSEGV"
     pod = _poisoned_pod(make_pod, how)
     reader = read_from(pod)
     poison = _cat(pod, "poison")
@@ -66,4 +65,17 @@ def test_only_the_request_that_kills_gets_an_error(make_pod: MakePod, how: str) 
     assert "request_refused" in pod.names(pod.daemon_log("train"))
     reader.process.kill()
     reader.process.wait(5)
+    end_cleanly(pod)
+
+
+@pytest.mark.parametrize(("how", "kills"), [("SIGKILL", 20), ("SIGHUP", 7), ("container", 5)])
+def test_a_request_that_is_in_hand_at_every_kill_from_outside_is_answered(
+    make_pod: MakePod, how: str, kills: int
+) -> None:
+    """However often, though nothing else is done meanwhile: nobody who kills from outside makes it an application's error."""
+    text = f"killed {kills} times"
+    pod = _poisoned_pod(make_pod, how, text)
+    assert _ended(pod, _cat(pod, "poison"), "poison", how) == text
+    assert pod.layers("train") == 1, "the mount is still the first one"
+    assert "request_refused" not in pod.names(pod.daemon_log("train"))
     end_cleanly(pod)

@@ -46,6 +46,27 @@ def test_a_death_or_two_are_nothing_to_speak_of() -> None:
     assert deaths.abnormal(3.0 + 61) == "", "told for ever"
 
 
+def test_who_is_killed_from_outside_is_soon_succeeded_however_often() -> None:
+    """Kills every 50 ms leave no time to do anything; once they stop, work goes on, and the connection is not given up."""
+    deaths = Deaths()
+    pauses = [
+        deaths.died(now / 20, "signal 9 (SIGKILL)", fruitful=False, from_outside=True) for now in range(1200)
+    ]
+    assert max(pauses) <= 0.1
+    assert not deaths.is_hopeless
+    assert "SIGKILL" in deaths.abnormal(60.0)
+
+
+def test_kills_from_outside_neither_make_up_for_crashes_nor_add_to_them() -> None:
+    deaths = Deaths()
+    for now in range(HOPELESS_AFTER - 1):
+        deaths.died(float(now), "exit code 1", fruitful=False)
+        deaths.died(now + 0.5, "signal 9 (SIGKILL)", fruitful=False, from_outside=True)
+    assert not deaths.is_hopeless
+    deaths.died(20.0, "exit code 1", fruitful=False)
+    assert deaths.is_hopeless
+
+
 def test_very_many_deaths_are_abnormal_though_work_is_done() -> None:
     deaths = Deaths()
     for now in range(40):

@@ -1,5 +1,6 @@
 """Which request is it that ends process after process."""
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,9 @@ def test_without_a_directory_nothing_fails(tmp_path: Path) -> None:
         (SIGKILL, False, True, CRASHED),
         (SIGKILL, False, False, BLAMELESS),
         (SIGKILL, True, False, HUNG),
+        (signal.SIGHUP, False, False, BLAMELESS),
+        (signal.SIGABRT | 0x80, False, False, CRASHED),
+        (signal.SIGBUS, False, True, CRASHED),
     ],
 )
 def test_how_a_process_ended_speaks_for_or_against_its_work(
