@@ -192,9 +192,11 @@ class Zygote:
 
     def _kill_hung(self, why: str) -> None:
         if self._current is not None and self._current.killed_at is None:
-            self._log.warning("process_killed_as_hung", pid=self._current.child.pid, why=why)
-            self._current.was_hung = not self._current.is_handing_over  # whose time was short
-            self._current.kill(time.monotonic())
+            service = self._current
+            self._log.warning("process_killed_as_hung", pid=service.child.pid, why=why)
+            # What it works on is no cause if others have stopped it, or if its time was short.
+            service.was_hung = not (service.is_handing_over or service.child.is_stopped())
+            service.kill(time.monotonic())
 
     # Processes ----------------------------------------------------------------------------------------
 

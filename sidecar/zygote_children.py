@@ -42,6 +42,14 @@ class Child:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
 
+    def is_stopped(self) -> bool:
+        """Tell whether a signal or a debugger has stopped it. It does not do that to itself."""
+        try:
+            with open(f"/proc/{self.pid}/stat", encoding="utf-8", errors="replace") as file:
+                return file.read().rpartition(")")[2].split()[0] in "tT"
+        except OSError:
+            return False
+
     def close(self) -> None:
         """Close our ends; a process that still waits for orders ends then."""
         self.control.close()

@@ -1,5 +1,6 @@
 """A volume of a class with takeover, and everything that may die: applications see a pause and nothing else."""
 
+import contextlib
 import errno
 import os
 import signal
@@ -404,6 +405,22 @@ def test_a_crash_loop_backs_off_is_told_and_leaves_others_alone(make_pod: MakePo
     began = time.monotonic()
     end_cleanly(pod)
     assert time.monotonic() - began < 10
+
+
+def test_kills_in_quick_succession_are_outlived(pod: Pod) -> None:
+    """Whoever serves or waits, so that the next one has to be forked: no time to do anything, and no reason to give up."""
+    reader = read_from(pod)
+    until = time.monotonic() + 3
+    while time.monotonic() < until:
+        for pid in pod.processes()[1:]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+    unnoticed(pod, reader)
+    pauses = [e["pause_s"] for e in pod.events(pod.daemon_log("train")) if e["event"] == "process_died"]
+    assert len(pauses) > 10
+    assert max(pauses) <= 0.1
+    finish(pod, reader)
 
 
 def test_a_pod_ends_at_once_while_its_daemon_waits_between_two_attempts(pod: Pod) -> None:

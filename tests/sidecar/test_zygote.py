@@ -1,15 +1,20 @@
 """What the first process of a daemon holds on to, and what it must not."""
 
 import os
+import socket
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from sidecar.daemon_settings import Order
 from sidecar.zygote import Zygote
+from sidecar.zygote_children import Child, fork_child, receive
+from sidecar.zygote_service import Service
 from sidemount.host import logs
 from sidemount.host.handover import Serve
-from tests.host.keeper_pod import directory_spec
+from tests.host.keeper_pod import directory_spec, wait_stopped
 
 
 def _zygote(kept: int) -> Zygote:
@@ -51,3 +56,44 @@ def test_a_descriptor_that_comes_when_all_is_over_is_closed() -> None:
     zygote._let_go()
     zygote.take_kept(0, _null())
     assert _open_count() == before
+
+
+def _listen(control: socket.socket) -> int:
+    while receive(control) is not None:
+        pass
+    return 0
+
+
+@pytest.fixture
+def child() -> Iterator[Child]:
+    """A process that does nothing."""
+    child = fork_child(_listen)
+    yield child
+    child.kill()
+    os.waitpid(child.pid, 0)
+    child.close()
+
+
+def _killed_as_hung(service: Service) -> bool:
+    """Kill a process for its silence, and return whether that speaks against what it works on."""
+    zygote = _zygote(kept=0)
+    zygote._current = service
+    zygote._kill_hung("it was silent")
+    zygote._let_go()
+    assert service.killed_at is not None
+    return service.was_hung
+
+
+def test_who_hangs_by_itself_is_suspicious(child: Child) -> None:
+    assert _killed_as_hung(Service(child, time.monotonic()))
+
+
+def test_who_was_stopped_by_others_is_not(child: Child) -> None:
+    wait_stopped(child.pid)
+    assert not _killed_as_hung(Service(child, time.monotonic()))
+
+
+def test_nor_who_had_little_time_to_hand_over(child: Child) -> None:
+    service = Service(child, time.monotonic())
+    service.hand_over(0.0)
+    assert not _killed_as_hung(service)

@@ -105,6 +105,19 @@ def test_nothing_is_left_of_a_child() -> None:
     assert sorted(os.listdir("/proc/self/fd")) == before
 
 
+def test_it_is_seen_whether_a_child_is_stopped() -> None:
+    child = fork_child(echo)
+    assert not child.is_stopped()
+    os.kill(child.pid, signal.SIGSTOP)
+    eventually(child.is_stopped)
+    os.kill(child.pid, signal.SIGCONT)
+    eventually(lambda: not child.is_stopped())
+    child.kill()
+    wait_for(child)
+    assert not child.is_stopped()
+    child.close()
+
+
 # Those that wait ------------------------------------------------------------------------------------------
 
 
