@@ -42,6 +42,12 @@ def peer_pidfd(connection: socket.socket) -> int | None:
     return int(descriptor)
 
 
+def is_pidfd(descriptor: int) -> bool:
+    """Tell whether it is a descriptor of a process, without asking anything of whatever else it may be of."""
+    with open(f"/proc/self/fdinfo/{descriptor}", "rb") as file:
+        return any(line.startswith(b"Pid:") for line in file)
+
+
 def has_exited(pidfd: int) -> bool:
     """Tell whether the process has ended, all its threads with it."""
     poller = select.poll()

@@ -15,6 +15,7 @@ from sidemount.host.handover import (
     Stopping,
     Successor,
 )
+from sidemount.host.pidfd import is_pidfd
 from sidemount.host.session import Event, Phase
 from sidemount.host.volume_daemon import Daemon
 from sidemount.host.volume_state import VolumeState
@@ -61,6 +62,10 @@ class Reports:
 
     def _on_successor(self, daemon: Daemon, message: Successor, pidfd: int) -> None:
         generation = message.generation
+        if not is_pidfd(pidfd):  # to poll a file is to ask whoever serves it, who may be the sender
+            os.close(pidfd)
+            self._state.log.warning("bad_successor", generation=generation)
+            return
         if generation < self._state.session.generation:
             os.close(pidfd)
             self._state.log.warning("message_ignored", kind="Successor", generation=generation)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sidemount.host import handover, wire
-from sidemount.host.handover import Hello, Message, Refusal, Refused
+from sidemount.host.handover import Hello, Message, Refusal, Refused, Successor
 from sidemount.model.mountspec import KeeperMount
 from tests.host.conftest import MakePod
 from tests.host.keeper_pod import PYTHON, Pod, directory_spec, is_running, view
@@ -276,4 +276,25 @@ def test_junk_from_the_daemon_that_serves_costs_it_nothing(make_pod: MakePod) ->
             connection.recv(1)
         frame.close()
     assert pod.names().count("bad_frame") == 2
+    assert pod.end() == 0
+
+
+def test_a_descriptor_of_no_process_is_no_successor(make_pod: MakePod) -> None:
+    """Polling a file asks whoever serves it; and what cannot be polled would end the keeper."""
+    pod = make_pod(flags=("--flush-seconds", "1"))
+    pod.start_keeper()
+    eventually(lambda: pod.probe().startswith("not ready: its daemon"))
+    process = os.open(
+        "/proc/self", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    )  # some calls take it for a pidfd
+    with knock(pod) as connection, open(pod.node.work / "file", "w") as file:
+        say(connection, Hello(takeover=False))
+        frame = wire.receive(connection)
+        assert frame is not None
+        for descriptor in (file.fileno(), process, connection.fileno()):
+            say(connection, Successor(generation=1), descriptor)
+        os.close(process)
+        eventually(lambda: pod.names().count("bad_successor") == 3)
+        frame.close()
+    assert is_running(pod.keeper), pod.log_text()
     assert pod.end() == 0
