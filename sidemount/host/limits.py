@@ -43,8 +43,8 @@ class Limits:
                 return self.start_s
             case Phase.ABORTED | Phase.FLUSHING:
                 return self.flush_s
-            case Phase.MOUNTING | Phase.ATTACHING if session.failures:
-                return self.retry_s(session.failures)
+            case Phase.MOUNTING | Phase.ATTACHING:  # also where nothing came of it, not even a failure
+                return self.retry_s(max(1, session.failures))
             case _:
                 return None
 

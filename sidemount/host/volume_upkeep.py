@@ -310,18 +310,14 @@ class Upkeep:
             )
             state.post(Event.SYNCED)
             return
-        if state.jobs.is_busy("sync"):
-            state.jobs.reap()
-            state.around.loop.call_later(_DRAIN_TICK_S, self.sync)
-            return
         work = Work(
             run=sync_work(self._root, state.spec.volume),
             on_end=self._synced,
             deadline_s=state.around.limits.sync_s,
             keep=(self._root,),
         )
-        if state.jobs.start("sync", work) is None:
-            state.post(Event.SYNCED)
+        if state.jobs.start("sync", work) is None:  # one is under way, or there is no process for it yet
+            state.around.loop.call_later(_DRAIN_TICK_S, self.sync)
 
     def _synced(self, outcome: Outcome) -> None:
         state = self._state

@@ -1,5 +1,6 @@
 """A keeper and its daemons on a real kernel: start, serve, and the end that leaves nothing."""
 
+import contextlib
 import os
 import signal
 import time
@@ -251,3 +252,21 @@ def test_the_keeper_cannot_be_looked_into(make_pod: MakePod) -> None:
         assert nobody.wait(5) != 0
     assert Path(f"/proc/{keeper_of(pod)}/cwd").readlink() == Path("/")
     assert pod.end() == 0
+
+
+def test_a_process_that_cannot_be_made_is_made_later(make_pod: MakePod) -> None:
+    """Nothing waits for ever, and nothing is lost, because the machine had no room for a moment."""
+    spec = directory_spec(options=(("writeback", True),))
+    pod = make_pod(KeeperMount(spec=spec, views=(view("train"),)))
+    pod.start_keeper("tests.host.forkless_keeper")
+    pod.start_daemon()
+    pod.wait_ready()
+    descriptor = os.open(pod.seen("train") / "file", os.O_WRONLY | os.O_CREAT)
+    os.write(descriptor, b"content")  # nobody but the kernel has it
+    assert pod.end() == 0
+    with contextlib.suppress(OSError):  # there is nobody left to close it with
+        os.close(descriptor)
+    assert (pod.source("train") / "file").read_text() == "content"
+    kinds = {event["kind"] for event in pod.events() if event["event"] == "no_process"}
+    assert {"show_work", "sync_work", "check_work"} <= kinds
+    assert pod.names(pod.daemon_log("train")).count("serving") == 1

@@ -178,7 +178,7 @@ def test_waits_between_failures_grow_to_a_bound() -> None:
     assert waits[-1] == limits.retry_most_s
 
 
-@pytest.mark.parametrize("phase", [P.ADOPTING, P.STARTING, P.ABORTED, P.FLUSHING])
+@pytest.mark.parametrize("phase", [P.MOUNTING, P.ADOPTING, P.STARTING, P.ATTACHING, P.ABORTED, P.FLUSHING])
 def test_phases_that_depend_on_others_have_a_deadline(phase: Phase) -> None:
     deadline_s = Limits().deadline_s(Session(phase=phase))
     assert deadline_s is not None
