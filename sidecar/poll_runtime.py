@@ -108,10 +108,24 @@ class PollRuntime:
             os.close(self._wake)
 
     async def in_thread(self, function: Callable[..., T], *args: object) -> T:
-        """Return `function(*args)`, run in a thread, while other requests are served."""
+        """Return `function(*args)`, run in a thread, while other requests are served. MemoryError if there is none for a thread."""
         task = self._current
+        future: Future[T] = Future()
+
+        def work() -> None:
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(function(*args))
+                except BaseException as error:
+                    future.set_exception(error)
+
+        try:
+            self._threads.submit(work)
+        except RuntimeError as error:
+            # It cannot start one more thread, but has queued the work all the same: the next that is idle would do it.
+            if not self._in_threads and future.cancel():
+                raise MemoryError(str(error)) from error
         self._in_threads += 1
-        future: Future[T] = self._threads.submit(function, *args)
         future.add_done_callback(lambda _: self._resume_from_thread(task))
         await (
             _SUSPEND

@@ -150,3 +150,52 @@ def test_an_idle_runtime_wakes_for_a_thread(pipe: tuple[int, int]) -> None:
     threading.Timer(0.05, workers.gate.set).start()
     run(workers)
     assert workers.served == [b"s", b"q"]
+
+
+def _no_thread(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def test_what_no_thread_can_be_had_for_is_not_done_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its caller is told that there is no memory, and may try again."""
+    runtime = PollRuntime()
+    done: list[int] = []
+    told: list[str] = []
+
+    async def main() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", _no_thread)
+            try:
+                await runtime.in_thread(done.append, 1)
+            except MemoryError as error:
+                told.append(str(error))
+        await runtime.in_thread(done.append, 2)
+
+    runtime.run(main)
+    assert told == ["can't start new thread"]
+    assert done == [2]
+
+
+def test_what_no_further_thread_can_be_had_for_waits_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = PollRuntime()
+    gate = threading.Event()
+    done: list[str] = []
+
+    async def slow() -> None:
+        await runtime.in_thread(gate.wait, 10)
+        done.append("slow")
+
+    async def second() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", _no_thread)
+            await runtime.in_thread(done.append, "second")
+
+    async def third() -> None:
+        gate.set()
+
+    async def main() -> None:
+        for task in (slow, second, third):
+            runtime.start_soon(task)
+
+    runtime.run(main)
+    assert sorted(done) == ["second", "slow"]
