@@ -59,26 +59,21 @@ def own_memory() -> int:
 
 def container_memory_limit() -> int | None:
     """Return the lowest memory limit of this process's cgroups, of either version; None if there is none."""
-    try:
-        with open("/proc/self/cgroup", encoding="utf-8", errors="surrogateescape") as file:
-            groups = file.read()
-    except OSError:
-        return None
-    limits = [limit for place in limit_files(groups, read_mount_table()) if (limit := _read_limit(place))]
+    limits = [limit for place in _own_limit_files() if (limit := _read_limit(place))]
     return min(limits, default=None)
 
 
-def out_of_memory_kills() -> int:
-    """Return how many processes of this one's cgroup the kernel has killed for their memory, 0 if it does not tell."""
-    try:
-        with open("/proc/self/cgroup", encoding="utf-8", errors="surrogateescape") as file:
-            groups = file.read()
-    except OSError:
-        return 0
-    own = next(filter(os.path.exists, limit_files(groups, read_mount_table())), "")
+def memory_events() -> str:
+    """Return the file with what has happened for want of memory in this process's cgroup, "" if there is none."""
+    own = next(filter(os.path.exists, _own_limit_files()), "")
     name = "memory.events" if own.endswith(".max") else "memory.oom_control"
+    return own and os.path.join(os.path.dirname(own), name)
+
+
+def out_of_memory_kills(events: str) -> int:
+    """Return how many processes the kernel has killed for their memory, 0 if it does not tell. `events`: see `memory_events`."""
     try:
-        with open(os.path.join(os.path.dirname(own), name), encoding="ascii") as file:
+        with open(events, encoding="ascii") as file:
             return kills_in(file.read())
     except (OSError, ValueError):
         return 0
@@ -100,6 +95,16 @@ def limit_files(groups: str, mounts: tuple[Mount, ...]) -> Iterator[str]:
         elif "memory" in controllers.split(","):
             found = [m for m in mounts if m.fstype == "cgroup" and "memory" in m.super_options]
             yield from _up(path, "memory.limit_in_bytes", found)
+
+
+def _own_limit_files() -> Iterator[str]:
+    try:
+        with open("/proc/self/cgroup", encoding="utf-8", errors="surrogateescape") as file:
+            groups = file.read()
+        mounts = read_mount_table()
+    except OSError:
+        return iter(())
+    return limit_files(groups, mounts)
 
 
 def _up(path: str, name: str, mounts: list[Mount]) -> Iterator[str]:

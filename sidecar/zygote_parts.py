@@ -10,6 +10,7 @@ from sidecar.zygote_memory import (
     child_data_limit,
     container_memory_limit,
     is_too_small,
+    memory_events,
     out_of_memory_kills,
     own_memory,
 )
@@ -32,6 +33,7 @@ class ZygoteParts:
         self.stuck: list[Child] = []
         self._log = log
         self._spares: Spares | None = None
+        self._memory_events = ""
         self._memory_kills = 0
 
     def load(self) -> None:
@@ -45,7 +47,8 @@ class ZygoteParts:
             # For the children as well: they have to take what a predecessor has left. And no more descriptors can be
             # sent, not even the device's, than this allows to be under way.
             raise_descriptor_limit()
-            self._memory_kills = out_of_memory_kills()
+            self._memory_events = memory_events()  # now, for applications wait whenever it is read
+            self._memory_kills = out_of_memory_kills(self._memory_events)
             limit = self._data_limit()
             settings = SpareSettings(
                 state_dir=state_dir(self.settings.run_dir),
@@ -80,7 +83,7 @@ class ZygoteParts:
 
     def was_out_of_memory(self) -> bool:
         """Tell whether the kernel has killed one of the container's processes for its memory since this was asked last."""
-        before, self._memory_kills = self._memory_kills, out_of_memory_kills()
+        before, self._memory_kills = self._memory_kills, out_of_memory_kills(self._memory_events)
         return self._memory_kills > before
 
     def refill(self) -> None:

@@ -11,9 +11,11 @@ import pytest
 
 from sidecar.zygote_memory import (
     child_data_limit,
+    container_memory_limit,
     is_too_small,
     kills_in,
     limit_files,
+    memory_events,
     out_of_memory_kills,
 )
 from sidemount.model.mountinfo import parse_mountinfo
@@ -80,7 +82,27 @@ def test_kills_for_memory_are_counted_in_both_versions() -> None:
     assert kills_in("low 0\nhigh 0\nmax 7\noom 3\noom_kill 2\noom_group_kill 0\n") == 2
     assert kills_in("oom_kill_disable 0\nunder_oom 0\noom_kill 5\n") == 5
     assert kills_in("") == 0
-    assert out_of_memory_kills() >= 0
+
+
+def test_kills_are_read_from_where_they_are_counted(tmp_path: Path) -> None:
+    events = tmp_path / "memory.events"
+    events.write_text("oom 3\noom_kill 2\n")
+    assert out_of_memory_kills(str(events)) == 2
+    events.write_text("junk")
+    assert out_of_memory_kills(str(events)) == 0
+    assert out_of_memory_kills("") == 0
+    assert memory_events() == "" or Path(memory_events()).name in ("memory.events", "memory.oom_control")
+
+
+def test_no_descriptor_for_a_look_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is looked between a death and its succession."""
+
+    def refuse() -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr("sidecar.zygote_memory.read_mount_table", refuse)
+    assert memory_events() == ""
+    assert container_memory_limit() is None
 
 
 def test_the_bound_leaves_room_for_the_rest_of_the_container() -> None:
