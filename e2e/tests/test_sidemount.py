@@ -45,6 +45,8 @@ def open_namespaces(own_cluster: RunningCluster | None, certificates: Certificat
     try:
         assert wait_for(lambda: _is_available(api), _READY_S), _described(api)
         api.apply(configuration(certificates))
+        # Available is not yet reachable: kube-proxy learns of the pod a moment later.
+        assert wait_for(lambda: _is_asked(api), _READY_S), _described(api)
         yield names
     finally:
         api.delete("mutatingwebhookconfiguration", "sidemount")
@@ -56,6 +58,16 @@ def _is_available(api: Kubectl) -> bool:
     found = api.get("deployment", SERVICE, OWN_NAMESPACE) or {}
     available: int = found.get("status", {}).get("availableReplicas", 0)
     return available > 0 and available == found["spec"]["replicas"]
+
+
+def _is_asked(api: Kubectl) -> bool:
+    """Tell whether the API server reaches the webhook: it refuses a pod that asks where nobody may."""
+    asking = pod("asking", task("app", "true"), annotations={"volume.sidemount.io/books": "dir:///srv/books"})
+    try:
+        api.run("create", "--dry-run=server", "--namespace=default", "-f", "-", text=json.dumps(asking))
+    except KubectlFailed as fault:
+        return "denied the request" in fault.reason
+    return False
 
 
 def _described(api: Kubectl) -> str:
