@@ -21,6 +21,7 @@ _MAGIC = b"SMNT"
 _HEADER = struct.Struct("!4sHHI")
 _DESCRIPTORS_MAX = 16
 _BACKLOG = 128
+_BIND_ATTEMPTS = 16
 _CREDENTIALS = struct.Struct("iII")
 
 
@@ -126,14 +127,12 @@ def parse(data: bytes, *, truncated: bool = False) -> tuple[Kind, bytes]:
 def listen(run_dir: str, *, uid: int) -> socket.socket:
     """Return the keeper's socket in the volume's directory, which only `uid` and root may connect to."""
     with _opened(run_dir) as directory:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(KEEPER_SOCKET, dir_fd=directory)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
         try:
             # The mode is right from the first moment; a chmod afterwards would follow a planted link.
             mask = os.umask(0o177)
             try:
-                listener.bind(_path_in(directory))
+                _bind(listener, directory)
             finally:
                 os.umask(mask)
             os.chown(KEEPER_SOCKET, uid, -1, dir_fd=directory, follow_symlinks=False)
@@ -142,6 +141,28 @@ def listen(run_dir: str, *, uid: int) -> socket.socket:
             listener.close()
             raise
     return listener
+
+
+def _bind(listener: socket.socket, directory: int) -> None:
+    """Take the socket's place. The directory is the daemon's, who may put anything there, and put it there again."""
+    for attempts_left in reversed(range(_BIND_ATTEMPTS)):
+        try:
+            _clear(directory)
+            listener.bind(_path_in(directory))
+            return
+        except OSError:
+            if not attempts_left:
+                raise
+
+
+def _clear(directory: int) -> None:
+    try:
+        os.unlink(KEEPER_SOCKET, dir_fd=directory)
+    except FileNotFoundError:
+        pass
+    except IsADirectoryError:
+        aside = f"{KEEPER_SOCKET}.{os.urandom(8).hex()}"
+        os.rename(KEEPER_SOCKET, aside, src_dir_fd=directory, dst_dir_fd=directory)
 
 
 def dial(run_dir: str, *, timeout_s: float) -> socket.socket:

@@ -218,6 +218,13 @@ def test_a_planted_link_in_the_sockets_place_is_removed_not_followed(tmp_path: P
         assert (directory / "keeper.sock").stat().st_uid == 65532
 
 
+def test_a_planted_directory_in_the_sockets_place_keeps_no_keeper_from_starting(tmp_path: Path) -> None:
+    (tmp_path / "keeper.sock").mkdir()
+    (tmp_path / "keeper.sock" / "file").touch()
+    with wire.listen(str(tmp_path), uid=os.geteuid()):
+        assert (tmp_path / "keeper.sock").is_socket()
+
+
 def test_a_linked_run_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
