@@ -147,6 +147,8 @@ class Supervisor:
             self._server.start()
         except VolumeError as error:
             self.failed(error)
+        except OSError as error:  # or nobody would ever try again
+            self.failed(HostFailure(f"volume {spec.volume}: cannot begin: {error}", errno=error.errno or 0))
 
     def _taken(self) -> None:
         self._link.be_content()
