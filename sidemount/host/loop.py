@@ -10,6 +10,7 @@ from collections.abc import Callable
 from itertools import count
 
 Callback = Callable[[], None]
+_TIMERS_KEPT = 256
 
 
 class Timer:
@@ -20,6 +21,11 @@ class Timer:
     def __init__(self, due: float, callback: Callback) -> None:
         self.due = due
         self._callback: Callback | None = callback
+
+    @property
+    def is_over(self) -> bool:
+        """Tell whether it has run or was cancelled."""
+        return self._callback is None
 
     def cancel(self) -> None:
         """See that it never runs. Harmless afterwards too."""
@@ -42,6 +48,7 @@ class Loop:
         self._on_error = on_error
         self._selector = selectors.DefaultSelector()
         self._timers: list[tuple[float, int, Timer]] = []
+        self._timers_most = _TIMERS_KEPT
         self._numbers = count()
         self._is_running = False
         self._wake: tuple[socket.socket, socket.socket] | None = None
@@ -58,6 +65,8 @@ class Loop:
     def call_later(self, delay_s: float, callback: Callback) -> Timer:
         """Run `callback` once after `delay_s`."""
         timer = Timer(time.monotonic() + delay_s, callback)
+        if len(self._timers) >= self._timers_most:
+            self._forget_cancelled()
         heapq.heappush(self._timers, (timer.due, next(self._numbers), timer))
         return timer
 
@@ -103,6 +112,12 @@ class Loop:
 
     def _wait_s(self) -> float | None:
         return max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else None
+
+    def _forget_cancelled(self) -> None:
+        """Keep no more than twice the timers that count: whoever knocks makes one, and may knock without end."""
+        self._timers = [entry for entry in self._timers if not entry[2].is_over]
+        heapq.heapify(self._timers)
+        self._timers_most = max(_TIMERS_KEPT, 2 * len(self._timers))
 
     def _run_due(self) -> None:
         now = time.monotonic()
