@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 import pyfuse3
 
 from sidecar.takeover.errand import Errands
+from sidemount.model.errors import HostFailure
 
 T = TypeVar("T")
 _ERRAND_MS = 1
@@ -70,7 +71,7 @@ class PollRuntime:
     `threads` bounds how many slow operations run at once. `errands` are run before every read, when all that handlers have
     returned has been answered (see `sidecar.takeover.errand`). `one_by_one_until` is a time before which no request is read while
     another is worked on. `before_first_read` is called for each worker right before
-    it reads for the first time: libfuse makes its buffer then.
+    it reads for the first time: libfuse makes its buffer then. If it raises HostFailure, that worker reads nothing.
     """
 
     ClosedResourceError = ClosedResourceError
@@ -197,11 +198,20 @@ class PollRuntime:
                     self._collect()
             if readable:
                 if not self._current.has_read:
-                    self._current.has_read = True
-                    self.before_first_read()
+                    self._prepare_first_read()
                 return
             if not idle:
                 await self.pause()
+
+    def _prepare_first_read(self) -> None:
+        """Have a worker's buffer prepared. One that there is no memory for ends, as long as others are there to go on."""
+        try:
+            self.before_first_read()
+        except HostFailure as error:
+            if self._live > 1:
+                raise ClosedResourceError from error
+            raise
+        self._current.has_read = True
 
     async def _finish_what_is_begun(self, until: float) -> None:
         """Wait until every handler that a thread works for has answered, but not past that time."""

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from sidecar.poll_runtime import PollRuntime
+from sidemount.model.errors import HostFailure
 
 
 @pytest.fixture
@@ -199,3 +200,36 @@ def test_what_no_further_thread_can_be_had_for_waits_for_another(monkeypatch: py
 
     runtime.run(main)
     assert sorted(done) == ["second", "slow"]
+
+
+def test_a_worker_that_there_is_no_memory_for_ends_and_the_others_go_on(pipe: tuple[int, int]) -> None:
+    """Its process would die of it else, and all that it works on would be suspected."""
+    runtime = PollRuntime()
+    workers = Workers(runtime, pipe[0])
+    prepared: list[bool] = []
+
+    def prepare() -> None:
+        prepared.append(not prepared)
+        if not prepared[-1]:
+            raise HostFailure("no memory for a read buffer")
+
+    runtime.before_first_read = prepare
+    threading.Timer(0.05, workers.gate.set).start()
+    os.write(pipe[1], b"sabq")
+    run(workers)
+    assert workers.served == [b"s", b"a", b"b", b"q"]
+    assert prepared[0]
+    assert not any(prepared[1:])
+    assert len(prepared) > 1
+
+
+def test_without_memory_for_any_worker_nothing_is_served(pipe: tuple[int, int]) -> None:
+    runtime = PollRuntime()
+
+    def prepare() -> None:
+        raise HostFailure("no memory for a read buffer")
+
+    runtime.before_first_read = prepare
+    os.write(pipe[1], b"a")
+    with pytest.raises(HostFailure):
+        run(Workers(runtime, pipe[0]))
