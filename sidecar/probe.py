@@ -42,8 +42,11 @@ def ask(run_dir: str, *, timeout_s: float = _TIMEOUT_S) -> str:
 
 
 def ask_hung(run_dir: str, *, timeout_s: float = _HUNG_TIMEOUT_S) -> str:
-    """Return "hung: " and why if the keeper says so, anything else if it does not."""
-    return _ask(run_dir, wire.Kind.HUNG_PROBE, timeout_s)
+    """Return "hung: " and why if the keeper says so, anything else if it does not, whatever is wrong with us."""
+    try:
+        return _ask(run_dir, wire.Kind.HUNG_PROBE, timeout_s)
+    except Exception as error:  # kubelet takes every failure of a probe for a reason to kill
+        return f"the keeper could not be asked: {error!r}"
 
 
 def _ask(run_dir: str, kind: wire.Kind, timeout_s: float) -> str:

@@ -120,6 +120,17 @@ def test_a_keeper_that_is_away_or_stopped_makes_no_container_hung(tmp_path: Path
     thread.join(5)
 
 
+def test_a_probe_that_fails_by_itself_makes_no_container_hung(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def dial(run_dir: str, *, timeout_s: float) -> socket.socket:
+        raise MemoryError(run_dir, timeout_s)
+
+    monkeypatch.setattr(wire, "dial", dial)
+    assert main(["--run-dir", str(tmp_path), "--ask", "hung"]) == 0
+    assert "MemoryError" in capsys.readouterr().out
+
+
 def test_nobody_may_look_into_a_probe(tmp_path: Path) -> None:
     """It runs as the daemon's user beside its credentials: with a shared process namespace an application could drive it by ptrace."""
     script = (
