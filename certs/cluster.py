@@ -5,7 +5,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote
 
@@ -14,7 +13,6 @@ from kubernetes.aio import client, config
 
 from certs.api_clock import ApiClock
 from sidemount.model.errors import (
-    HostFailure,
     InvalidRequest,
     NotReady,
     PolicyDenied,
@@ -136,31 +134,6 @@ class Cluster:
             self._clock.heard(parsedate_to_datetime(date))
         except (ValueError, TypeError):
             return
-
-
-async def load_cluster_configuration(kubeconfig: Path | None) -> client.Configuration:
-    """Return how to reach the API server: by a file, or as a pod does. Raises: InvalidRequest, HostFailure."""
-    configuration = client.Configuration()
-    try:
-        if kubeconfig is None:
-            config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]  # nor for these
-        else:
-            await config.load_kube_config(  # type: ignore[no-untyped-call]
-                config_file=str(kubeconfig), client_configuration=configuration
-            )
-    except config.ConfigException as error:
-        where = "the pod's service account" if kubeconfig is None else str(kubeconfig)
-        raise InvalidRequest(
-            f"{where} does not tell how to reach the API server: {error}",
-            hint="run in a pod with a service account token, or give --kubeconfig FILE",
-        ) from error
-    except OSError as error:
-        raise HostFailure(f"{kubeconfig} cannot be read: {error.strerror}", errno=error.errno or 0) from error
-    except Exception as error:  # a file of any content: the library's own errors are of every kind
-        raise InvalidRequest(
-            f"{kubeconfig} cannot be understood ({type(error).__name__})", hint="give a kubeconfig file"
-        ) from None
-    return configuration
 
 
 class _Absent(Exception):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from certs.api_clock import ApiClock
-from certs.cluster import Cluster, load_cluster_configuration
+from certs.cluster import Cluster
 from certs.election import Election, lease_place
 from certs.exposition import Exposition
 from certs.lease import RENEW_EVERY_S
@@ -19,6 +19,7 @@ from certs.rotate_settings import RotateSettings
 from certs.rotator import Rotator
 from certs.standing import Standing
 from sidemount.host import logs
+from sidemount.host.cluster_configuration import load_cluster_configuration
 from sidemount.model.errors import HostFailure, VolumeError
 
 _RESIGN_S = 3.0

@@ -1,22 +1,23 @@
 """mutate(): the bytes of an AdmissionReview in, the bytes of its answer out. Pure, given facts and settings.
 
 Decisions are kept by pod shape: pods of one workload differ in nothing that matters, and what was proved for the first holds for
-all. Nothing kept outlives the facts or the settings that it came from.
+all. Nothing kept outlives the settings that it came from, nor the answers of the facts that it read; other facts may change.
 """
 
 from collections import OrderedDict
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sidemount.model.errors import InvalidRequest, Reason
 from sidemount.model.facts import Facts
 from sidemount.model.names import DOMAIN
 from webhook.asked import read_asked
+from webhook.consulted import Consulted, Reads, doubts_of, still_holds
 from webhook.decision import Decided, PodCase, judge, refused, unchanged
 from webhook.gate import CREATE, is_enabled, is_mirror, is_pod, is_system_namespace, namespace_of
 from webhook.injection_settings import InjectionSettings
-from webhook.outcome import Answer, Outcome
+from webhook.outcome import Answer, Doubt, Outcome
 from webhook.pod import Pod, decode_object, decode_pod
 from webhook.review import (
     RawRequest,
@@ -41,11 +42,14 @@ _KEPT_MAX_BYTES = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """An outcome and everything of its answer but the uid."""
+    """An outcome and everything of its answer but the uid; what it read of the facts, and when these last said the same."""
 
     outcome: Outcome
     tail: bytes
     size_bytes: int = 0
+    reads: Reads = ()
+    doubts: tuple[Doubt, ...] = ()
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,25 +65,33 @@ class Source:
 
 
 class Memory:
-    """Decisions by pod shape, for one set of facts and settings, within a bound; the least recently used go first."""
+    """Decisions by pod shape, for one set of settings, within a bound; the least recently used go first.
+
+    When the facts change, each is looked at again when it is asked for: cheaper than to decide, and most still hold.
+    """
 
     def __init__(self, facts: Facts, settings: InjectionSettings) -> None:
         self.facts = facts
         self.generation = facts.generation()
         self.settings = settings
+        self.epoch = 0
         self.size_bytes = 0
         self._kept: OrderedDict[PodShape, Kept] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def is_of(self, facts: Facts, settings: InjectionSettings) -> bool:
-        """Whether decisions made under these facts and settings are kept here."""
-        return (
-            self.facts is facts
-            and (self.settings is settings or self.settings == settings)
-            and self.generation == facts.generation()
-        )
+    def is_of(self, settings: InjectionSettings) -> bool:
+        """Whether decisions made under these settings are kept here."""
+        return self.settings is settings or self.settings == settings
+
+    def look_at(self, facts: Facts) -> int:
+        """Take these as the present facts; return the number of their epoch."""
+        generation = facts.generation()
+        if self.facts is not facts or self.generation != generation:
+            self.facts, self.generation = facts, generation
+            self.epoch += 1
+        return self.epoch
 
     def get(self, shape: PodShape) -> Kept | None:
         """Return what was decided for a shape."""
@@ -92,10 +104,9 @@ class Memory:
 
     def keep(self, shape: PodShape, kept: Kept) -> None:
         """Keep a decision."""
-        if shape in self._kept:
-            return
+        known = self._kept.get(shape)
         self._kept[shape] = kept
-        self.size_bytes += kept.size_bytes
+        self.size_bytes += kept.size_bytes - (known.size_bytes if known is not None else 0)
         while len(self._kept) > _KEPT_MAX or self.size_bytes > _KEPT_MAX_BYTES:
             try:
                 _, oldest = self._kept.popitem(last=False)
@@ -144,7 +155,9 @@ def _decide(
         return _MIRROR_POD
     ours = own_annotations(pod)
     asked = read_asked(ours)
-    if not ours and not is_enabled(facts.namespace(namespace)):
+    if not ours and not is_enabled(known := facts.namespace(namespace)):
+        if known is None and claim_volumes(pod):
+            return replace(_NOT_REQUESTED, doubts=(Doubt("Namespace", "", namespace),))
         return _NOT_REQUESTED
     claims = claim_volumes(pod)
     wanted = asked.names | claims if claims else asked.names
@@ -152,15 +165,23 @@ def _decide(
         return _NOT_REQUESTED
     shape = shape_of(pod, namespace, ours, wanted)
     memory = _memory_of(facts, settings)
+    epoch = memory.look_at(facts)
     kept = memory.get(shape)
+    if kept is not None and kept.epoch != epoch:
+        kept = replace(kept, epoch=epoch) if still_holds(kept.reads, facts) else None
+        if kept is not None:
+            memory.keep(shape, kept)
     if kept is None:
+        consulted = Consulted(facts)
         case = PodCase(
             shape=shape,
             asked=asked,
             decode=source.decode,
             reshape=lambda more: shape_of(pod, namespace, ours, wanted | more),
         )
-        kept = _kept(judge(case, facts, settings), len(source.text))
+        kept = _kept(judge(case, consulted, settings), len(source.text))
+        reads = consulted.reads
+        kept = replace(kept, reads=reads, doubts=doubts_of(reads, kept.outcome), epoch=epoch)
         # What a pod carries of ours is no part of its shape, and a fault of ours may not last.
         if not shape.carries_ours and kept.outcome.code < _SERVER_FAULT:
             memory.keep(shape, kept)
@@ -169,7 +190,7 @@ def _decide(
 
 def _memory_of(facts: Facts, settings: InjectionSettings) -> Memory:
     global _memory
-    if _memory is None or not _memory.is_of(facts, settings):
+    if _memory is None or not _memory.is_of(settings):
         _memory = Memory(facts, settings)
     return _memory
 
@@ -199,7 +220,9 @@ def _kept(decided: Decided, pod_bytes: int = 0) -> Kept:
 def _answer(uid: str, kept: Kept) -> Answer:
     # Only here may failurePolicy decide: there is no verdict yet.
     status = 500 if kept.outcome.reason is Reason.NOT_READY else 200
-    return Answer(body=render_answer(uid, kept.tail), outcome=kept.outcome, http_status=status)
+    return Answer(
+        body=render_answer(uid, kept.tail), outcome=kept.outcome, http_status=status, doubts=kept.doubts
+    )
 
 
 _SERVER_FAULT = 500

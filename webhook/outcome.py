@@ -61,13 +61,24 @@ class Outcome:
         return self.verdict is not Verdict.DENIED
 
 
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """An object that may be there by now, or be different. An empty name means any of its kind."""
+
+    kind: str
+    namespace: str = ""
+    name: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """The AdmissionReview to send back, and what it says.
 
-    `http_status` is 200 for every verdict; 500 when no verdict can be given now and failurePolicy shall decide.
+    `http_status` is 200 for every verdict; 500 when no verdict can be given now and failurePolicy shall decide. `doubts` are
+    facts that may only be late: a fresh look at them could change the outcome.
     """
 
     body: bytes
     outcome: Outcome
     http_status: int = 200
+    doubts: tuple["Doubt", ...] = ()

@@ -9,6 +9,7 @@ from sidemount.model.errors import InvalidRequest, PolicyDenied, Reason
 from sidemount.model.facts import Facts
 from sidemount.model.names import DOMAIN
 from webhook.asked import read_asked
+from webhook.consulted import Consulted, doubts_of
 from webhook.decision import Decided, PodCase, guarded, judge, refused, unchanged
 from webhook.frozen import check_frozen
 from webhook.gate import CREATE, UPDATE, is_mirror, is_pod, is_system_namespace, namespace_of
@@ -26,10 +27,14 @@ _NOT_REQUESTED = unchanged(Reason.NOT_REQUESTED)
 def validate(body: bytes, *, facts: Facts, settings: InjectionSettings) -> Answer:
     """Answer one review of the validating webhook. Raises BadReview on what is no review."""
     request = decode_review(body)
-    decided = guarded(lambda: _decide(request, facts, settings))
+    consulted = Consulted(facts)
+    decided = guarded(lambda: _decide(request, consulted, settings))
     tail = render_tail(decided.outcome, decided.audit)
     status = 500 if decided.outcome.reason is Reason.NOT_READY else 200
-    return Answer(body=render_answer(request.uid, tail), outcome=decided.outcome, http_status=status)
+    doubts = () if decided.outcome.allowed else doubts_of(consulted.reads, decided.outcome)
+    return Answer(
+        body=render_answer(request.uid, tail), outcome=decided.outcome, http_status=status, doubts=doubts
+    )
 
 
 def _decide(request: RawRequest, facts: Facts, settings: InjectionSettings) -> Decided:

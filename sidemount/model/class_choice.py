@@ -47,6 +47,12 @@ def source_denied(request: VolumeRequest, driver_class: DriverClass, source: str
 def _named(request: VolumeRequest, facts: Facts) -> DriverClass:
     found = facts.driver_class(request.driver_class)
     if found is None:
+        for fault in facts.faults():
+            if fault.where.rpartition(", ")[2] == f"FuseDriverClass {request.driver_class}":
+                raise UnknownDriverClass(
+                    f"{request.where}: driver class {shown(request.driver_class)} cannot be used: {fault.message}",
+                    hint="have an admin correct the FuseDriverClass",
+                )
         raise UnknownDriverClass(
             f"{request.where}: there is no driver class {shown(request.driver_class)}",
             hint=suggestion(request.driver_class, facts.driver_classes()),
