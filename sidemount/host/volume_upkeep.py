@@ -219,8 +219,8 @@ class Upkeep:
         is_loading = state.session.phase is Phase.STARTING
         if is_loading and state.daemon.watchdog.silent_s(time.monotonic()) < _LOADING_S:
             return  # it says nothing while it imports what serves, which takes a loaded machine long
-        if verdict is Verdict.SILENT and state.daemon.has_processes and state.session.phase is Phase.SERVING:
-            verdict = Verdict.SUSPECT  # its first process is silent, which does not serve
+        if verdict is Verdict.SILENT and state.session.phase is Phase.SERVING:
+            verdict = Verdict.SUSPECT  # its first process is silent, which serves nothing by itself
         if verdict is Verdict.SILENT:
             self._call_hung(f"its daemon was silent for more than {state.spec.hung_after_s} s")
         elif verdict is Verdict.SUSPECT and state.session.phase is Phase.SERVING:

@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -174,6 +175,22 @@ def test_a_killed_shim_takes_its_client_with_it(given_pod: Pod) -> None:
     (started,) = [e for e in pod.events(pod.daemon_log("train")) if e["event"] == "client_started"]
     pod.kill_daemon()
     eventually(lambda: not Path(f"/proc/{started['pid']}/cwd").exists())
+    assert pod.end() == 0
+
+
+def test_a_client_that_serves_is_left_alone_though_its_shim_is_silent(given_pod: Pod) -> None:
+    """Its end would cost every file that is open; whoever serves can be asked."""
+    pod = given_pod
+    pod.mounts = [replace(pod.mounts[0], spec=replace(pod.mounts[0].spec, hung_after_s=4))]
+    start(pod)
+    with (pod.seen("train") / "file").open() as file:
+        wait_stopped(pod.daemons["train"].pid)
+        time.sleep(6)
+        assert file.read() == "content"
+        assert pod.probe() == "ready"
+        assert pod.layers("train") == 1
+        assert "daemon_killed_as_hung" not in pod.names()
+        os.kill(pod.daemons["train"].pid, signal.SIGCONT)
     assert pod.end() == 0
 
 
