@@ -19,7 +19,7 @@ from sidecar.protocol import FilesystemOperations
 from sidecar.spare_line import SpareLine, Turn, wait_for_turn
 from sidecar.takeover.drain import drain, requeue
 from sidecar.takeover.park import Park
-from sidecar.takeover.suspects import Suspects, forget_suspects
+from sidecar.takeover.suspects import Suspects, alone_for_s, forget_suspects
 from sidecar.zygote_deaths import BLAMELESS
 from sidecar.zygote_memory import leave_reserve, limit_data
 from sidecar.zygote_state import PARK_ENDS, may_be_succeeded
@@ -30,7 +30,6 @@ from sidemount.model.errors import HostFailure, OperationPending, Unsupported, V
 
 _PASSED_OVER = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)  # the first process decides what they mean
 _BUFFERS_READY = 2  # what draining and the filesystem take before the first request is read
-_ONE_BY_ONE_S = 10.0
 _STACK_BYTES = 512 << 10  # counted by RLIMIT_DATA in full, for every thread
 # The connection is gone; the kernel cannot resend; the source is another one now. Without a number it is no store's fault.
 _LASTING_ERRNOS = frozenset({errno.ENODEV, errno.EINVAL, errno.ESTALE, 0})
@@ -138,7 +137,7 @@ class _Service:
         suspects.note_death(in_hand, BLAMELESS if predecessor is None else predecessor.suspicion)
         suspects.save(directory)
         if suspects.must_be_alone:
-            self._runtime.serve_one_by_one(_ONE_BY_ONE_S)
+            self._runtime.serve_one_by_one(alone_for_s(self._turn.serve.spec.hung_after_s))
         if suspects.condemned:
             self._work.handled += len(suspects.condemned)
             self._line.tell_progress()  # to refuse it is progress: the next process starts without a pause

@@ -15,6 +15,7 @@ _NEW = "suspects.new"
 _BYTES_MAX = 1 << 16
 ALONE_AFTER = 2  # deaths, before requests are served one by one
 CONDEMNED_AT = 6  # of suspicion: three crashes, or twice as many hangs
+_ALONE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,11 @@ class Suspects:
             with open(descriptor, "w", encoding="ascii") as file:
                 file.write("".join(lines))
             os.replace(path, os.path.join(directory, _FILE))
+
+
+def alone_for_s(hung_after_s: float) -> float:
+    """Return how long requests are served one by one. Shorter than what passes for a hang: a slow one stops all others that long."""
+    return min(_ALONE_S, hung_after_s / 2)
 
 
 def forget_suspects(directory: str) -> None:

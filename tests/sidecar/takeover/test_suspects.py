@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.takeover.suspects import CONDEMNED_AT, Suspects, forget_suspects
+from sidecar.takeover.suspects import CONDEMNED_AT, Suspects, alone_for_s, forget_suspects
 from sidecar.zygote_deaths import BLAMELESS, CRASHED, HUNG, suspicion_of
 
 SIGSEGV, SIGKILL = 11, 9
@@ -39,6 +39,13 @@ def test_who_was_alone_at_so_many_deaths_is_condemned(suspicion: int, deaths: in
     suspects = died(Suspects(), 7, suspicion=suspicion, times=deaths - 1)
     assert not suspects.condemned
     assert died(suspects, 7, suspicion=suspicion).condemned == {7}
+
+
+@pytest.mark.parametrize("hung_after_s", [1, 5, 30, 3600])
+def test_who_is_slow_while_served_alone_is_not_taken_for_one_that_hangs(hung_after_s: int) -> None:
+    """Nobody else is answered then, which is what a hang looks like; six of them would refuse it."""
+    assert 0 < alone_for_s(hung_after_s) < hung_after_s
+    assert alone_for_s(hung_after_s) <= 10
 
 
 def test_what_was_answered_meanwhile_is_innocent() -> None:
