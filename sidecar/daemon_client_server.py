@@ -4,6 +4,7 @@ One that dies after it has worked is started again here, with a new connection: 
 longer and longer. One that does not get that far, or dies too often, ends its container, for everybody to see.
 """
 
+import contextlib
 import os
 import signal
 import time
@@ -101,11 +102,14 @@ class ClientServer:
         """Notice the program's end, and reap what it has left behind."""
         if self._client is None:
             return
-        while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
-            if ended.si_pid == self._client.pid:
-                self._ended()
-                return
-            os.waitpid(ended.si_pid, os.WNOHANG)
+        with contextlib.suppress(
+            ChildProcessError
+        ):  # whoever sends it a signal has looked whether it is there, and reaped it
+            while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+                if ended.si_pid == self._client.pid:
+                    break
+                os.waitpid(ended.si_pid, os.WNOHANG)
+        self._ended()
 
     def stop(self) -> None:
         """Ask it to end, and kill it if it does not."""
@@ -129,6 +133,7 @@ class ClientServer:
             self._client.signal(signal.SIGKILL)
 
     def _ended(self) -> None:
+        """See whether the program has ended, and do what follows from it."""
         if self._client is None:
             return
         code = self._client.poll()

@@ -143,3 +143,38 @@ def _program(pid: int) -> str:
         return Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:
         return ""
+
+
+MET_BY_A_SIGNAL = """
+import os, signal
+from unittest.mock import MagicMock
+from sidecar.daemon_client_server import ClientServer, Restarts
+from sidecar.daemon_settings import DaemonSettings, Order
+from sidemount.host.handover import Serve
+from sidemount.host.logs import log
+from sidemount.model.mountspec import MountSpec
+
+spec = MountSpec(volume="v", driver_class="c", source="x://y", command=("sleep", "1000"), descriptor=False, uid=0)
+order = Order(Serve(spec=spec, generation=1, continued=False, init=b"", heartbeat_ms=200), -1)
+master = MagicMock()
+server = ClientServer(order, MagicMock(DaemonSettings, secrets="", mounts_dir="/"), master, Restarts(), log("daemon"))
+server.start()
+child = int(open(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read())
+os.kill(child, signal.SIGKILL)
+os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+server.kill(1)
+server.reap()
+print(master.ended.call_args)
+"""
+
+
+def test_the_end_of_a_client_that_a_signal_was_too_late_for_is_noticed() -> None:
+    """Sending a signal looks whether the program is there, and takes it off the process table if not."""
+    done = subprocess.run(
+        [sys.executable, "-c", MET_BY_A_SIGNAL],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert done.stdout == "call(137, clean=False)\n", done
