@@ -9,6 +9,7 @@ from sidemount.host.session import Phase, Session
 class Limits:
     """Seconds. `flush_s` is the part of the pod's grace period a daemon has to flush after the mounts are gone.
 
+    `kill_s`: how long a process that was killed may take to end: one that waits for a slow disk does so first.
     `restart_s`: how long kubelet may take to restart a container that its liveness probe calls hung.
     """
 
@@ -18,7 +19,7 @@ class Limits:
     probe_s: float = 5.0
     probe_cache_s: float = 1.0
     quiet_s: float = 0.5
-    kill_s: float = 2.0
+    kill_s: float = 10.0
     restart_s: float = 45.0
     flush_s: float = 20.0
     retry_first_s: float = 0.5
