@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 from collections.abc import Coroutine, Iterator
 from typing import Any
 
@@ -233,3 +234,34 @@ def test_without_memory_for_any_worker_nothing_is_served(pipe: tuple[int, int]) 
     os.write(pipe[1], b"a")
     with pytest.raises(HostFailure):
         run(Workers(runtime, pipe[0]))
+
+
+@pytest.mark.parametrize(
+    ("for_s", "served"),
+    [(30.0, [b"s", b"a", b"b", b"q"]), (-1.0, [b"a", b"b", b"s", b"q"])],
+    ids=["now", "over"],
+)
+def test_nothing_is_read_while_another_is_worked_on_as_long_as_that_is_wanted(
+    pipe: tuple[int, int], for_s: float, served: list[bytes]
+) -> None:
+    runtime = PollRuntime()
+    runtime.one_by_one_until = time.monotonic() + for_s
+    workers = Workers(runtime, pipe[0])
+    os.write(pipe[1], b"sab")
+
+    def let_go() -> None:
+        workers.gate.set()
+        while b"s" not in workers.served:
+            time.sleep(0.001)
+        os.write(pipe[1], b"q")
+
+    def wait_for_others() -> None:
+        until = time.monotonic() + (0.05 if for_s > 0 else 10)
+        while len(workers.served) < 2 and time.monotonic() < until:
+            time.sleep(0.001)
+        let_go()
+
+    threading.Thread(target=wait_for_others, daemon=True).start()
+    run(workers)
+    assert workers.served == served
+    assert (runtime.one_by_one_until is None) == (for_s < 0)
