@@ -19,7 +19,7 @@ from sidemount.host.volume_reception import Reception
 from sidemount.host.volume_reports import Reports
 from sidemount.host.volume_show import ShowEvents, cancel_show, show
 from sidemount.host.volume_state import Surroundings, VolumeState
-from sidemount.host.volume_upkeep import Upkeep
+from sidemount.host.volume_upkeep import SHORTAGES, Upkeep
 from sidemount.model.errors import HostFailure
 from sidemount.model.mountinfo import Mount
 from sidemount.model.mountspec import KeeperMount
@@ -226,7 +226,8 @@ class VolumeKeeper:
                 events,
             )
         except (HostFailure, OSError) as error:
-            if self.state.connection is not None and self.state.connection.mount < 0:
+            is_attached = self.state.connection is not None and self.state.connection.mount < 0
+            if is_attached and error.errno not in SHORTAGES:
                 self.handle(Event.LOST, fault=str(error))
             else:
                 self.handle(Event.ATTACH_FAILED, fault=str(error))

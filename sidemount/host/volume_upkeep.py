@@ -20,6 +20,7 @@ _DRAIN_TICK_S = 0.05
 _LOADING_S = 5.0
 _FOUND_INSPECTION_S = 10.0
 DEAD_ERRNOS = frozenset({errnos.ENOTCONN, errnos.ECONNABORTED})
+SHORTAGES = frozenset({errnos.EMFILE, errnos.ENFILE, errnos.ENOMEM})  # ours: they say nothing of a mount
 _WITH_CONNECTION = (Phase.MOUNTING, Phase.WAITING, Phase.STARTING, Phase.ATTACHING, Phase.SERVING)
 _NOTHING = -1  # no mount's id
 _BEFORE_CLIENT = (Phase.MOUNTING, Phase.WAITING, Phase.STARTING)
@@ -88,7 +89,8 @@ class Upkeep:
         try:
             root = state.places.open_root()
         except HostFailure as error:
-            self._inspected(Outcome(fault=str(error), errno=errnos.ENOTCONN), _NOTHING)
+            if error.errno not in SHORTAGES:
+                self._inspected(Outcome(fault=str(error), errno=errnos.ENOTCONN), _NOTHING)
             return
         mount_id = mount_id_of(root)
         is_found = state.session.phase is Phase.ADOPTING

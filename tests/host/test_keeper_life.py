@@ -258,7 +258,7 @@ def test_a_process_that_cannot_be_made_is_made_later(make_pod: MakePod) -> None:
     """Nothing waits for ever, and nothing is lost, because the machine had no room for a moment."""
     spec = directory_spec(options=(("writeback", True),))
     pod = make_pod(KeeperMount(spec=spec, views=(view("train"),)))
-    pod.start_keeper("tests.host.forkless_keeper")
+    pod.start_keeper("tests.host.short_keeper", "processes")
     pod.start_daemon()
     pod.wait_ready()
     descriptor = os.open(pod.seen("train") / "file", os.O_WRONLY | os.O_CREAT)
@@ -270,3 +270,18 @@ def test_a_process_that_cannot_be_made_is_made_later(make_pod: MakePod) -> None:
     kinds = {event["kind"] for event in pod.events() if event["event"] == "no_process"}
     assert {"show_work", "sync_work", "check_work"} <= kinds
     assert pod.names(pod.daemon_log("train")).count("serving") == 1
+
+
+def test_a_keeper_that_is_short_of_descriptors_gives_no_living_mount_up(make_pod: MakePod) -> None:
+    pod = make_pod()
+    (pod.source("train") / "file").write_text("content")
+    pod.start()
+    with (pod.seen("train") / "file").open() as file:
+        pod.keeper.kill()
+        pod.keeper.wait(5)
+        pod.start_keeper("tests.host.short_keeper", "descriptors")
+        pod.wait_ready()
+        assert "attach_failed" in pod.names()
+        assert file.read() == "content"
+        assert pod.layers("train") == 1
+    assert pod.end() == 0
