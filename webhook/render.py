@@ -107,6 +107,13 @@ def daemon_container_of(daemon: Daemon, shape: PodShape, settings: InjectionSett
         "terminationMessagePolicy": _MESSAGE_POLICY,
         "resources": daemon.amounts.render(),
         "securityContext": daemon_context(driver_class, shape),
+        **_probes(settings),
+        "volumeMounts": [*mounts, _no_token_mount()],
+    }
+
+
+def _probes(settings: InjectionSettings) -> dict[str, Any]:
+    return {
         "startupProbe": {
             "exec": {"command": [*_PROBE, "--run-dir", RUN_PATH]},
             "periodSeconds": 1,
@@ -121,7 +128,6 @@ def daemon_container_of(daemon: Daemon, shape: PodShape, settings: InjectionSett
             # It stands still: it would not hear SIGTERM before SIGKILL.
             "terminationGracePeriodSeconds": 1,
         },
-        "volumeMounts": [*mounts, _no_token_mount()],
     }
 
 
