@@ -30,7 +30,6 @@ _FSCONFIG_SET_STRING = 1
 _FSCONFIG_CMD_CREATE = 6
 _OPEN_TREE_CLONE = 0x1
 _MOVE_MOUNT_F_EMPTY_PATH = 0x4
-_MOVE_MOUNT_BENEATH = 0x200
 _LOG_LINES_MAX = 8
 
 
@@ -91,11 +90,12 @@ def mount_setattr(mount: int, *, attributes: int = 0, propagation: int = 0, targ
     )
 
 
-def move_mount(mount: int, target: str, *, beneath: bool = False) -> None:
-    """Attach a detached mount at `target`: on top of what is mounted there, or directly beneath the top (6.5)."""
-    flags = _MOVE_MOUNT_F_EMPTY_PATH | (_MOVE_MOUNT_BENEATH if beneath else 0)
+def move_mount(mount: int, target: str) -> None:
+    """Attach a detached mount at `target`, on top of what is mounted there."""
     path = os.fsencode(target)
-    syscalls.call(syscalls.MOVE_MOUNT, mount, b"", syscalls.AT_FDCWD, path, flags, target=target)
+    syscalls.call(
+        syscalls.MOVE_MOUNT, mount, b"", syscalls.AT_FDCWD, path, _MOVE_MOUNT_F_EMPTY_PATH, target=target
+    )
 
 
 def umount2(target: str, flags: int) -> None:
