@@ -164,24 +164,6 @@ def test_only_the_connection_of_that_number_is_aborted(node: MountNode) -> None:
     assert waiting is not None
 
 
-def test_a_swap_beneath_shows_the_lower_mount_when_the_upper_goes(node: MountNode) -> None:
-    """mounts.md (iii): kernel 6.5."""
-    place = shared_place(node)
-
-    def steps() -> list[str]:
-        for name in ("upper", "lower"):
-            context = mount_api.fsopen("tmpfs")
-            mount_api.fsconfig_string(context, "source", name)
-            mount_api.fsconfig_create(context)
-            mount_api.move_mount(mount_api.fsmount(context, 0), str(place), beneath=name == "lower")
-        before = mount_at(read_mount_table(), str(place))
-        mount_api.detach(str(place))
-        after = mount_at(read_mount_table(), str(place))
-        return [m.source for m in (before, after) if m is not None]
-
-    assert node.call(steps) == ["upper", "lower"]
-
-
 def test_whether_a_directory_is_shared_is_told_by_the_mount_it_lies_on(node: MountNode) -> None:
     place = shared_place(node)
     assert node.call(lambda: is_shared(read_mount_table(), str(place)))
