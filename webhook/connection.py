@@ -24,7 +24,7 @@ _TOO_SLOW = HttpRefusal(408, "the request did not arrive within its time", is_la
 _quiet = logging.getLogger("webhook.http")
 
 Handler = Callable[[BaseRequest], Awaitable[StreamResponse]]
-PlainAnswer = Callable[[PlainHead, bytes], WireResponse]
+PlainAnswer = Callable[[PlainHead, bytes], WireResponse | None]
 
 # aiohttp's own timer knows nothing of plain requests; the table's sweep closes idle connections instead.
 _NEVER_S = 10 * 365 * 86400.0
@@ -102,8 +102,7 @@ class Connection(RequestHandler):
         else:
             missing = self._missing - len(data)
         if missing == 0:
-            self._finish_plain(head, b"".join((*self._held, data)) if self._held else data)
-            return None
+            return self._finish_plain(head, b"".join((*self._held, data)) if self._held else data)
         self._held.append(data)
         if missing < 0:  # more than one request at once
             everything = b"".join(self._held)
@@ -117,16 +116,21 @@ class Connection(RequestHandler):
             self._deadline = self._call_at((self.busy_since or self._now()) + wait_s, self.refuse_slow)
         return None
 
-    def _finish_plain(self, head: PlainHead, received: bytes) -> None:
+    def _finish_plain(self, head: PlainHead, received: bytes) -> bytes | None:
+        """Answer; return the whole request if it must wait for something, for aiohttp."""
         if self._head is not None:
             self._forget_held()
         response = self._answer_plain(head, received[head.head_size :])
+        if response is None:
+            self._is_plain = False
+            return received
         self.answered()
         transport = self.transport
         if transport is not None and not transport.is_closing():
             transport.write(response.wire)
             if not response.keep_alive:
                 self.force_close()
+        return None
 
     def _forget_held(self) -> None:
         self._head = None

@@ -15,6 +15,7 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import Collector
 
+from webhook.live_report import KindReport, families
 from webhook.outcome import Outcome
 
 SECONDS = (
@@ -70,6 +71,8 @@ class Gauges:
     driver_classes: int
     certificate_not_after: float
     certificate_is_faulty: bool
+    facts_kinds: tuple[KindReport, ...] = ()
+    facts_reads: int = 0
 
 
 class _Histogram:
@@ -201,6 +204,8 @@ class Metrics(Collector):
 
     def _collect_gauges(self) -> Iterator[Metric]:
         now = self._gauges()
+        if now.facts_kinds:
+            yield from families(now.facts_kinds, now.facts_reads)
         yield CounterMetricFamily(
             f"{_PREFIX}_slow_clients",
             "Connections closed because a request did not arrive.",

@@ -1,7 +1,7 @@
 """What is answered to each request: reviews, health, readiness, metrics, or a clear refusal."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -12,16 +12,16 @@ from aiohttp.web import BaseRequest, StreamResponse
 
 from sidemount.host.logs import log
 from sidemount.model.errors import NotReady, VolumeError
-from sidemount.model.facts import Facts
 from webhook.admit import mutate
 from webhook.connection import Connection
 from webhook.deadline import answer_within_s
 from webhook.decision_log import DecisionLog
 from webhook.drain import Drain
+from webhook.facts_source import FactsSource
 from webhook.injection_settings import InjectionSettings
 from webhook.limits import BodyBudget, Limits
 from webhook.metrics import Metrics, Path
-from webhook.outcome import Answer
+from webhook.outcome import Answer, Doubt
 from webhook.plain_request import PlainHead
 from webhook.request_body import check_headers, read_body
 from webhook.response import (
@@ -35,6 +35,7 @@ from webhook.review import BadReview
 from webhook.validate import validate
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_LOOKS_MAX = 64  # for one admission: a pod may have some ten volumes, each with a claim
 _RETRY = (("Retry-After", "1"),)
 _QUESTIONS = {"/mutate": Path.MUTATE, "/validate": Path.VALIDATE}
 _VERSIONS = (HttpVersion11, HttpVersion10)
@@ -57,7 +58,7 @@ class AdmissionServer:
     def __init__(
         self,
         *,
-        facts: Callable[[], Facts],
+        facts: FactsSource,
         settings: InjectionSettings,
         readiness: Callable[[], Readiness],
         metrics: Metrics,
@@ -65,7 +66,8 @@ class AdmissionServer:
         drain: Drain,
         limits: Limits,
     ) -> None:
-        self._facts = facts
+        self._source = facts
+        self._facts = facts.facts
         self._settings = settings
         self._readiness = readiness
         self._metrics = metrics
@@ -98,10 +100,13 @@ class AdmissionServer:
         connection.answered()
         return response
 
-    def answer_plain(self, head: PlainHead, body: bytes) -> WireResponse:
-        """Return the response to a plain request, whole in hand. Never raises."""
+    def answer_plain(self, head: PlainHead, body: bytes) -> WireResponse | None:
+        """Return the response to a plain request, whole in hand; None if that takes a look at the source. Never raises."""
         try:
-            answer = self._judge(head.question, body)
+            answer, elapsed_s = self._judge(head.question, body)
+            if answer.doubts and self._source.unsettled(answer.doubts):
+                return None
+            self._decided(head.question, answer, elapsed_s, len(body))
             return json_answer(answer.body, status=answer.http_status, is_last=self._drain.is_draining)
         except Exception as error:
             return refusal_answer(self._refusal_of(error), is_last=self._drain.is_draining)
@@ -143,39 +148,70 @@ class AdmissionServer:
         check_headers(request)
         deadline = began + answer_within_s(query, self._limits.request_s)
         body, charged = await read_body(request, self._limits, self._budget, deadline)
-        if len(body) < self._limits.thread_body_bytes:
-            try:
-                answer = self._judge(question, body)
-            finally:
+        beside: list[asyncio.Future[Answer]] = []
+        try:
+            answer = await self._judge_settled(question, body, deadline, beside)
+        finally:
+            # The other thread holds the body for as long as it is at it, whoever waits for it or not.
+            if beside and not beside[-1].done():
+                beside[-1].add_done_callback(lambda _: self._budget.give_back(charged))
+            else:
                 self._budget.give_back(charged)
-        else:
-            answer = await self._judge_beside(question, body, charged, deadline)
         return json_answer(answer.body, status=answer.http_status, is_last=self._is_last(request))
 
-    def _judge(self, question: Path, body: bytes) -> Answer:
+    def _judge(self, question: Path, body: bytes) -> tuple[Answer, float]:
+        """Return an answer, and the seconds that it took."""
         started = perf_counter()
         answer = _JUDGES[question._value_](body, facts=self._facts(), settings=self._settings)
-        self._decided(question, answer, perf_counter() - started, len(body))
+        return answer, perf_counter() - started
+
+    async def _judge_settled(
+        self, question: Path, body: bytes, deadline: float, beside: list[asyncio.Future[Answer]]
+    ) -> Answer:
+        """Judge; while the outcome rests on facts that may only be late, look at these and judge again.
+
+        One look leads to the next: a claim names a volume. What was looked at once is not in doubt any more.
+        """
+        looked: set[Doubt] = set()
+        total_s = 0.0
+        while True:
+            if len(body) < self._limits.thread_body_bytes:
+                answer, elapsed_s = self._judge(question, body)
+            else:
+                answer, elapsed_s = await self._judge_beside(question, body, deadline, beside)
+            total_s += elapsed_s
+            doubts = self._unsettled(answer.doubts, looked)
+            if not doubts or len(looked) >= _LOOKS_MAX:
+                break
+            looked.update(doubts)
+            await self._source.settle(doubts, deadline - self._loop.time())
+        self._decided(question, answer, total_s, len(body))
         return answer
+
+    def _unsettled(self, doubts: Sequence[Doubt], looked: set[Doubt]) -> list[Doubt]:
+        if not doubts:
+            return []
+        return [doubt for doubt in self._source.unsettled(doubts) if doubt not in looked][:_LOOKS_MAX]
 
     def _decided(self, question: Path, answer: Answer, elapsed_s: float, size_bytes: int) -> None:
         self._metrics.decided(question, answer.outcome, elapsed_s, size_bytes)
         self._log.decided(question, answer, elapsed_s, size_bytes)
 
-    async def _judge_beside(self, question: Path, body: bytes, charged: int, deadline: float) -> Answer:
-        """Judge a large review in the other thread: its milliseconds are nobody else's."""
+    async def _judge_beside(
+        self, question: Path, body: bytes, deadline: float, beside: list[asyncio.Future[Answer]]
+    ) -> tuple[Answer, float]:
+        """Judge a large review in the other thread: its milliseconds are nobody else's. What it is at joins `beside`."""
         started = perf_counter()
         judge = partial(_JUDGES[question.value], body, facts=self._facts(), settings=self._settings)
         judging = self._loop.run_in_executor(self._beside, judge)
-        judging.add_done_callback(lambda _: self._budget.give_back(charged))
+        beside.append(judging)
         try:
             async with asyncio.timeout_at(deadline):
                 answer = await asyncio.shield(judging)
         except TimeoutError as error:
             judging.add_done_callback(_forget)
             raise HttpRefusal(504, "no answer within the time that the caller gives") from error
-        self._decided(question, answer, perf_counter() - started, len(body))
-        return answer
+        return answer, perf_counter() - started
 
     def _page(self, request: BaseRequest, path: str) -> WireResponse:
         page = {"/healthz": self._health, "/readyz": self._ready, "/metrics": self._show_metrics}.get(path)

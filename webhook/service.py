@@ -6,25 +6,25 @@ import ssl
 from collections.abc import Callable
 from datetime import UTC, datetime
 
+from sidemount.host.cluster_configuration import load_cluster_configuration
 from sidemount.host.facts_directory import FactsDirectory
 from sidemount.host.logs import log
-from sidemount.model.errors import HostFailure, VolumeError
-from sidemount.model.facts import SourceFault
+from sidemount.model.errors import VolumeError
 from webhook.connection import HttpServer
 from webhook.connection_table import ConnectionTable
 from webhook.decision_log import DecisionLog
 from webhook.drain import Drain
+from webhook.facts_source import DirectorySource, FactsSource
 from webhook.limits import Limits
 from webhook.listener import Listener, open_sockets
+from webhook.live_facts import LiveFacts
 from webhook.metrics import Gauges, Metrics
 from webhook.server import AdmissionServer, Readiness
 from webhook.settings import Settings
 from webhook.tls import Loaded, ServingCertificate
 
 _LOOK_EVERY_S = 1.0
-_LOOK_SOON_S = 0.1
 _SWEEP_EVERY_S = 1.0
-_STALE_S = 60.0
 _log = log("webhook.service")
 
 
@@ -34,12 +34,11 @@ class Service:
     def __init__(self, settings: Settings, limits: Limits | None = None) -> None:
         self._settings = settings
         self._limits = limits or Limits()
-        self._facts = FactsDirectory(settings.facts)
+        self._source = facts_source(settings)
         self._certificate = ServingCertificate(settings.tls_cert, settings.tls_key)
         self._table = ConnectionTable(self._limits)
         self._drain = Drain(lame_duck_s=settings.lame_duck_s, grace_s=settings.grace_s)
         self._metrics = Metrics(self._gauges)
-        self._told_faults: tuple[SourceFault, ...] = ()
 
     def end(self) -> None:
         """Ask for the end: serve out and drain. A second time: faster."""
@@ -51,10 +50,10 @@ class Service:
         Raises: HostFailure or InvalidRequest if it cannot start.
         """
         loop = asyncio.get_running_loop()
-        loaded = self._load()
+        await self._load()
         decisions = DecisionLog(loop)
         server = AdmissionServer(
-            facts=self._facts.facts,
+            facts=self._source,
             settings=self._settings.injection,
             readiness=self._readiness,
             metrics=self._metrics,
@@ -70,13 +69,18 @@ class Service:
             self._table,
             self._metrics,
         )
-        _calm_collector()
         try:
             async with asyncio.TaskGroup() as group:
                 running = [
-                    group.create_task(part) for part in (listener.run(), self._follow_files(), self._sweep())
+                    group.create_task(part)
+                    for part in (
+                        listener.run(),
+                        self._source.run(self._tell_facts),
+                        self._follow_certificate(),
+                        self._sweep(),
+                        self._announce_when_loaded(announce, listener.port),
+                    )
                 ]
-                announce(self._ready_line(listener.port, loaded))
                 await self._drain.wait_requested()
                 _log.info("draining", connections=len(self._table))
                 is_clean = await self._drain.finish(listener.stop, self._table)
@@ -88,21 +92,27 @@ class Service:
         _log.info("drained", clean=is_clean)
         return is_clean
 
-    def _load(self) -> Loaded:
+    async def _load(self) -> None:
         loaded = self._certificate.load()
         self._metrics.certificate_loaded()
         if loaded.not_after < datetime.now(UTC):
             _log.warning("certificate_expired", not_after=loaded.not_after.isoformat())
-        self._facts.refresh()
-        if not self._facts.is_loaded:
-            raise HostFailure(self._facts.facts().faults()[0].message)
-        self._tell_faults()
-        return loaded
+        await self._source.start()
+        if not self._source.missing():
+            self._tell_facts()
 
-    def _ready_line(self, port: int, loaded: Loaded) -> str:
+    async def _announce_when_loaded(self, announce: Callable[[str], None], port: int) -> None:
+        await self._source.wait_loaded()
+        # Facts of a cluster come while it serves already; they stay too.
+        _calm_collector()
+        announce(self._ready_line(port))
+
+    def _ready_line(self, port: int) -> str:
+        loaded = self._certificate.loaded
+        assert loaded is not None  # nothing listens before it is
         host = self._settings.host or "*"
         where = f"[{host}]" if ":" in host else host
-        facts = self._facts.facts()
+        facts = self._source.known()
         faults = f", {len(facts.faults())} faults in the facts" if facts.faults() else ""
         return (
             f"sidemount webhook ready on https://{where}:{port} ({len(facts.driver_classes())} driver classes{faults}, "
@@ -114,15 +124,10 @@ class Service:
         assert loaded is not None  # nothing listens before it is
         return loaded.context
 
-    async def _follow_files(self) -> None:
-        """Take over certificates and facts as they change. Nothing that is wrong with them ends this."""
+    async def _follow_certificate(self) -> None:
+        """Take over certificates as they change. Nothing that is wrong with them ends this."""
         while True:
-            await asyncio.sleep(_LOOK_SOON_S if self._facts.is_changing else _LOOK_EVERY_S)
-            try:
-                if await asyncio.to_thread(self._facts.refresh):
-                    self._tell_faults()
-            except Exception:
-                _log.error("facts_not_read", exc_info=True)
+            await asyncio.sleep(_LOOK_EVERY_S)
             try:
                 if await asyncio.to_thread(self._certificate.refresh, datetime.now(UTC)):
                     self._metrics.certificate_loaded()
@@ -143,20 +148,16 @@ class Service:
             except Exception:
                 _log.error("sweep_failed", exc_info=True)
 
-    def _tell_faults(self) -> None:
-        """Log each fault of the facts once, and how many objects are in force."""
-        facts = self._facts.facts()
-        for fault in facts.faults():
-            if fault not in self._told_faults:
-                _log.warning("facts_faulty", where=fault.where, error=fault.message)
-        self._told_faults = facts.faults()
-        passed_over = [note.where for note in self._facts.notes()]
+    def _tell_facts(self) -> None:
+        """Log what is in force."""
+        facts = self._source.known()
+        passed_over = self._source.passed_over()
         _log.info(
             "facts_loaded",
             generation=facts.generation(),
             driver_classes=sorted(facts.driver_classes()),
             faults=len(facts.faults()),
-            passed_over=passed_over[:20],
+            passed_over=list(passed_over[:20]),
         )
 
     def _readiness(self) -> Readiness:
@@ -164,30 +165,36 @@ class Service:
         notes = []
         if self._certificate.loaded is None:
             missing.append("no certificate is loaded")
-        if not self._facts.is_loaded:
-            missing.append("the facts were never read")
+        missing += self._source.missing()
         if self._certificate.fault:
             notes.append(f"the certificate in use is kept: {self._certificate.fault}")
-        if self._facts.is_loaded and self._facts.age_s() > _STALE_S:
-            notes.append(f"the facts could not be read for {self._facts.age_s():.0f} s")
-        notes += [f"{fault.where}: {fault.message}" for fault in self._facts.facts().faults()]
+        notes += self._source.notes()
         return Readiness(missing=tuple(missing), notes=tuple(notes))
 
     def _gauges(self) -> Gauges:
-        facts, loaded = self._facts.facts(), self._certificate.loaded
+        facts, loaded = self._source.known(), self._certificate.loaded
         return Gauges(
             is_ready=not self._drain.is_draining and not self._readiness().missing,
             is_draining=self._drain.is_draining,
             in_flight=self._table.handling,
             connections=len(self._table),
             slow_clients=self._table.slow_clients,
-            facts_age_s=self._facts.age_s(),
+            facts_age_s=self._source.age_s(),
             facts_faults=len(facts.faults()),
             facts_generation=facts.generation(),
             driver_classes=len(facts.driver_classes()),
             certificate_not_after=loaded.not_after.timestamp() if loaded else 0.0,
             certificate_is_faulty=bool(self._certificate.fault),
+            facts_kinds=self._source.kinds(),
+            facts_reads=self._source.reads(),
         )
+
+
+def facts_source(settings: Settings) -> FactsSource:
+    """Return where the facts come from, as the operator says."""
+    if settings.facts is not None:
+        return DirectorySource(FactsDirectory(settings.facts))
+    return LiveFacts(lambda: load_cluster_configuration(settings.kubeconfig))
 
 
 def _named(loaded: Loaded | None) -> dict[str, str]:

@@ -12,6 +12,7 @@ from sidemount.model.errors import InvalidRequest, shown
 from webhook.injection_settings import SANDBOXED_RUNTIME_CLASSES, InjectionSettings
 
 ENV_PREFIX = "SIDEMOUNT_WEBHOOK_"
+DIRECTORY, CLUSTER = "directory", "cluster"
 _DEFAULTS = InjectionSettings()
 _LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 _PULL_POLICIES = ("", "Always", "IfNotPresent", "Never")
@@ -30,7 +31,8 @@ class Settings:
     port: int
     tls_cert: Path
     tls_key: Path
-    facts: Path
+    facts: Path | None = None
+    kubeconfig: Path | None = None
     grace_s: float = 25.0
     lame_duck_s: float = 8.0
     log_level: str = "INFO"
@@ -72,6 +74,14 @@ def parse_settings(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
         where, text = (f"--{setting.flag}", flag) if flag is not None else (setting.env, variable)
         if text is None:
             text = setting.default
+        if setting.flag == "facts" and values["facts_from"] == CLUSTER:
+            if text is not None:
+                raise InvalidRequest(
+                    f"{where}: names a directory, but the facts are to come from the cluster",
+                    hint=f"leave it out, or --facts-from {CLUSTER}",
+                )
+            values[name] = None
+            continue
         if text is None:
             raise InvalidRequest(f"--{setting.flag} is missing", hint=f"give it, or set {setting.env}")
         try:
@@ -95,6 +105,7 @@ def _settings_of(values: Mapping[str, Any]) -> Settings:
         tls_cert=values["tls_cert"],
         tls_key=values["tls_key"],
         facts=values["facts"],
+        kubeconfig=values["kubeconfig"],
         grace_s=values["grace_seconds"],
         lame_duck_s=values["lame_duck_seconds"],
         log_level=values["log_level"],
@@ -157,6 +168,10 @@ def _path(text: str) -> Path:
     return Path(text)
 
 
+def _optional_path(text: str) -> Path | None:
+    return Path(text) if text else None
+
+
 def _seconds(text: str) -> float:
     if not re.fullmatch(r"\d{1,5}(\.\d{1,3})?", text):
         raise ValueError("is not a number of seconds")
@@ -215,6 +230,16 @@ _SETTINGS = (
     _Setting("listen", "HOST:PORT", _listen, None, "address to listen on; port 0 takes a free one"),
     _Setting("tls-cert", "FILE", _path, None, "serving certificate with its chain, PEM; reloaded on change"),
     _Setting("tls-key", "FILE", _path, None, "its private key, PEM; reloaded on change"),
+    _Setting(
+        "facts-from",
+        "SOURCE",
+        _one_of(DIRECTORY, CLUSTER),
+        DIRECTORY,
+        "where facts come from: a directory of manifests, or the cluster that the pod runs in",
+    ),
+    _Setting(
+        "kubeconfig", "FILE", _optional_path, "", "with --facts-from cluster: another way to the API server"
+    ),
     _Setting(
         "facts",
         "DIR",

@@ -87,7 +87,7 @@ def index_facts(facts: Iterable[Fact], faults: tuple[SourceFault, ...], number: 
         volumes=MappingProxyType(volumes),
         handles=MappingProxyType(_by_handle(volumes)),
         claims=MappingProxyType(claims),
-        cluster_facts=_cluster(drivers, nodes),
+        cluster_facts=cluster_of(drivers, nodes),
         source_faults=faults,
         number=number,
     )
@@ -100,12 +100,14 @@ def _by_handle(volumes: Mapping[str, VolumeFacts]) -> dict[tuple[str, str], tupl
     return {key: tuple(found) for key, found in handles.items()}
 
 
-def _cluster(drivers: list[CsiDriverFacts], nodes: list[NodeFacts]) -> ClusterFacts:
+def cluster_of(drivers: Iterable[object], nodes: Iterable[object]) -> ClusterFacts:
+    """Return what CSIDrivers and Nodes tell of a cluster; anything else among them is passed over."""
+    known = [driver for driver in drivers if isinstance(driver, CsiDriverFacts)]
     # The oldest node decides: a pod may land on any, and no kubelet is newer than its API server.
     return ClusterFacts(
-        server_version=min((node.version for node in nodes), default=(0, 0)),
-        csi_drivers=frozenset(driver.name for driver in drivers),
+        server_version=min((node.version for node in nodes if isinstance(node, NodeFacts)), default=(0, 0)),
+        csi_drivers=frozenset(driver.name for driver in known),
         csi_inline_levels=MappingProxyType(
-            {driver.name: driver.inline_level for driver in drivers if driver.inline_level}
+            {driver.name: driver.inline_level for driver in known if driver.inline_level}
         ),
     )

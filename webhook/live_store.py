@@ -1,0 +1,293 @@
+"""LiveStore: what lists, watches and single reads have told, as one snapshot that never changes under its reader.
+
+One event loop's: only reading a snapshot is safe from other threads.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+from sidemount.host.facts_manifests import Fact
+from sidemount.host.facts_snapshot import FactsSnapshot, cluster_of
+from sidemount.host.logs import log
+from sidemount.host.sharded_map import GONE, Gone, ShardedMap
+from sidemount.model.errors import VolumeError
+from sidemount.model.facts import SourceFault, VolumeFacts
+from sidemount.model.names import CSI_DRIVER
+from webhook.cluster_reader import Trouble
+from webhook.live_kinds import (
+    CLAIM,
+    CSI_DRIVER_KIND,
+    FUSE_DRIVER_CLASS,
+    KINDS,
+    NAMESPACE,
+    NODE,
+    PERSISTENT_VOLUME,
+    Key,
+    LiveKind,
+    key_of,
+    read_fact,
+    version_of,
+)
+
+_MAX_FAULTS = 200
+_BORROWED_S = 10.0
+_log = log("webhook.live_store")
+
+Change = Fact | None | Gone
+Handles = ShardedMap[tuple[str, str], tuple[VolumeFacts, ...]]
+
+
+@dataclass(slots=True)
+class KindState:
+    """All that is known of one kind. An object that states no fact is there as None.
+
+    `borrowed`: what single reads told, until when, and what the watch had told before. `touched`: what the watch has told
+    since such a read began. `heard_at` is the clock's time when the API server last spoke of this kind.
+    """
+
+    objects: ShardedMap[Key, Fact | None] = field(default_factory=ShardedMap)
+    faults: dict[Key, tuple[str, SourceFault]] = field(default_factory=dict)
+    borrowed: dict[Key, tuple[float, Change]] = field(default_factory=dict)
+    touched: dict[Key, bool] = field(default_factory=dict)
+    is_synced: bool = False
+    is_live: bool = False
+    absent_why: str = ""
+    trouble: str = ""
+    heard_at: float | None = None
+    lists: int = 0
+    errors: Counter[Trouble] = field(default_factory=Counter)
+
+
+class LiveStore:
+    """Takes over lists, events and single reads; `snapshot` is always whole."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.clock = clock
+        self.states = {kind.name: KindState() for kind in KINDS}
+        self.snapshot = FactsSnapshot(number=1)
+        self._published: dict[str, ShardedMap[Key, Fact | None]] = {}
+        self._handles: Handles = ShardedMap()
+
+    def heard(self, kind: LiveKind) -> None:
+        """Note that the API server spoke of a kind: what is known of it is as new as its watch."""
+        self.states[kind.name].heard_at = self.clock()
+
+    def read(self, kind: LiveKind, manifest: Mapping[str, Any], into: dict[Key, Change]) -> Key | None:
+        """Add an object's fact to what is to be taken over; return its key, None if it cannot even be named.
+
+        A faulty object keeps what it last stated.
+        """
+        state = self.states[kind.name]
+        try:
+            key = key_of(kind, manifest)
+        except Exception:
+            state.errors[Trouble.MALFORMED] += 1
+            return None
+        known = into.get(key, state.objects.get(key))
+        if isinstance(known, Gone):
+            known = None
+        try:
+            fact = read_fact(kind, manifest)
+        except Exception as error:
+            self._note_fault(kind, key, version_of(manifest), _why(error), is_kept=known is not None)
+            into[key] = known
+            return key
+        state.faults.pop(key, None)
+        into[key] = known if known is not None and known == fact else fact
+        return key
+
+    def read_deleted(self, kind: LiveKind, manifest: Mapping[str, Any], into: dict[Key, Change]) -> None:
+        """Add that an object is gone."""
+        try:
+            into[key_of(kind, manifest)] = GONE
+        except Exception:
+            self.states[kind.name].errors[Trouble.MALFORMED] += 1
+
+    def _note_fault(self, kind: LiveKind, key: Key, version: str, why: str, *, is_kept: bool) -> None:
+        faults = self.states[kind.name].faults
+        known = faults.get(key)
+        if known is not None and known[0] == version and version:
+            return
+        where = f"{kind.name} {key if isinstance(key, str) else '/'.join(key)}"
+        message = f"{why}; what was last good is kept" if is_kept else why
+        if known is None and len(faults) >= _MAX_FAULTS:
+            return
+        faults[key] = (version, SourceFault(where=where, message=message))
+        _log.warning("facts_faulty", where=where, resource_version=version, error=message)
+
+    def replace_all(self, kind: LiveKind, listed: Mapping[Key, Change]) -> None:
+        """Take over a whole list: what is not in it is gone."""
+        objects = {key: fact for key, fact in listed.items() if not isinstance(fact, Gone)}
+        state = self.states[kind.name]
+        state.lists += 1
+        state.is_synced = True
+        state.absent_why = ""
+        state.faults = {key: fault for key, fault in state.faults.items() if key in objects}
+        state.borrowed.clear()
+        state.touched = dict.fromkeys(state.touched, True)
+        self.heard(kind)
+        if len(state.objects) != len(objects) or any(
+            key not in state.objects or state.objects[key] != fact for key, fact in objects.items()
+        ):
+            state.objects = ShardedMap.of(objects)
+            if kind is PERSISTENT_VOLUME:
+                self._handles = _by_handle(objects.values())
+        self._publish(kind)
+
+    def give_up(self, kind: LiveKind, why: str) -> None:
+        """Do without an optional kind that may not be read."""
+        state = self.states[kind.name]
+        state.is_synced = True
+        state.absent_why = why
+
+    def apply(self, kind: LiveKind, changes: Mapping[Key, Change]) -> None:
+        """Take over events of the watch: for each object, the last."""
+        state = self.states[kind.name]
+        for key, change in changes.items():
+            state.borrowed.pop(key, None)
+            if key in state.touched:
+                state.touched[key] = True
+            if change is GONE:
+                state.faults.pop(key, None)
+        self._change(kind, changes)
+
+    def begin_read(self, kind: LiveKind, key: Key) -> None:
+        """A single read of an object begins: from here on the watch may overtake it."""
+        self.states[kind.name].touched[key] = False
+
+    def end_read(self, kind: LiveKind, key: Key, found: Mapping[str, Any] | None) -> None:
+        """Take over what a single read told, for a while, unless the watch has spoken of the object meanwhile.
+
+        For a while only: if the object is deleted before the watch ever tells of it, nobody else says so.
+        """
+        state = self.states[kind.name]
+        is_overtaken = state.touched.pop(key, True)
+        told: dict[Key, Change] = {}
+        if found is None or is_overtaken or self.read(kind, found, told) != key:
+            return
+        before: Change = state.objects.get(key, GONE)
+        if key in state.borrowed:
+            before = state.borrowed[key][1]
+        state.borrowed[key] = (self.clock() + _BORROWED_S, before)
+        self._change(kind, told)
+
+    def lend(self, kind: LiveKind, items: Iterable[Any]) -> None:
+        """Take over, for a while, objects of a list that the watch has not told of yet."""
+        state = self.states[kind.name]
+        told: dict[Key, Change] = {}
+        for item in items:
+            if isinstance(item, dict):
+                self.read(kind, item, told)
+        new = {key: fact for key, fact in told.items() if key not in state.objects and fact is not None}
+        until = self.clock() + _BORROWED_S
+        state.borrowed.update(dict.fromkeys(new, (until, GONE)))
+        self._change(kind, new)
+
+    def return_borrowed(self) -> None:
+        """Give up what single reads told some time ago."""
+        now = self.clock()
+        for kind in KINDS:
+            state = self.states[kind.name]
+            over = {key: before for key, (until, before) in state.borrowed.items() if until <= now}
+            for key in over:
+                del state.borrowed[key]
+            self._change(kind, over)
+
+    def is_without_fact(self, kind: LiveKind, key: Key) -> bool:
+        """Say whether an object is known to be there and to state nothing: no reason to look again."""
+        state = self.states[kind.name]
+        return key in state.objects and state.objects[key] is None and key not in state.faults
+
+    def _change(self, kind: LiveKind, changes: Mapping[Key, Change]) -> None:
+        state = self.states[kind.name]
+        real = {key: change for key, change in changes.items() if _differs(state.objects, key, change)}
+        if real:
+            if kind is PERSISTENT_VOLUME:
+                self._handles = _with_handles(self._handles, state.objects, real)
+            state.objects = state.objects.changed(real)
+        self._publish(kind)
+
+    def _publish(self, kind: LiveKind) -> None:
+        """Make a new snapshot if anything of this kind differs."""
+        objects = self.states[kind.name].objects
+        now = last = self.snapshot
+        faults = self._faults()
+        if faults != last.source_faults:
+            now = replace(now, source_faults=faults)
+        if self._published.get(kind.name) is not objects:
+            self._published[kind.name] = objects
+            now = self._with_kind(now, kind)
+        if now is not last:
+            self.snapshot = replace(now, number=last.number + 1)
+
+    def _faults(self) -> tuple[SourceFault, ...]:
+        found = [fault for kind in KINDS for _, fault in self.states[kind.name].faults.values()]
+        return tuple(found[:_MAX_FAULTS])
+
+    def _with_kind(self, snapshot: FactsSnapshot, kind: LiveKind) -> FactsSnapshot:
+        objects: Any = self.states[kind.name].objects
+        match kind.name:
+            case FUSE_DRIVER_CLASS.name:
+                known = {name: fact for name, fact in sorted(objects.items()) if fact is not None}
+                return replace(snapshot, classes=MappingProxyType(known))
+            case NAMESPACE.name:
+                return replace(snapshot, namespaces=objects)
+            case PERSISTENT_VOLUME.name:
+                return replace(snapshot, volumes=objects, handles=self._handles)
+            case CLAIM.name:
+                return replace(snapshot, claims=objects)
+            case CSI_DRIVER_KIND.name | NODE.name:
+                cluster = cluster_of(
+                    self.states[CSI_DRIVER_KIND.name].objects.values(),
+                    self.states[NODE.name].objects.values(),
+                )
+                same = cluster == snapshot.cluster_facts
+                return snapshot if same else replace(snapshot, cluster_facts=cluster)
+        return snapshot  # StorageClasses state nothing that a decision reads
+
+
+def _differs(objects: ShardedMap[Key, Fact | None], key: Key, change: Change) -> bool:
+    if change is GONE:
+        return key in objects
+    return key not in objects or objects[key] != change
+
+
+def _why(error: Exception) -> str:
+    return (
+        str(error) if isinstance(error, VolumeError) else f"it cannot be understood ({type(error).__name__})"
+    )
+
+
+def _by_handle(volumes: Iterable[Fact | None]) -> Handles:
+    found: dict[tuple[str, str], list[VolumeFacts]] = {}
+    for volume in volumes:
+        if isinstance(volume, VolumeFacts) and volume.driver == CSI_DRIVER:
+            found.setdefault((volume.driver, volume.handle), []).append(volume)
+    return ShardedMap.of({key: tuple(sorted(held, key=_name)) for key, held in found.items()})
+
+
+def _with_handles(
+    handles: Handles, known: ShardedMap[Key, Fact | None], changes: Mapping[Key, Change]
+) -> Handles:
+    """Return the index after changes: each volume taken from where it was and put where it is."""
+    held: dict[tuple[str, str], dict[str, VolumeFacts]] = {}
+    for key, change in changes.items():
+        for volume, is_new in ((known.get(key), False), (change, True)):
+            if isinstance(volume, VolumeFacts) and volume.driver == CSI_DRIVER:
+                handle = volume.driver, volume.handle
+                if handle not in held:
+                    held[handle] = {other.name: other for other in handles.get(handle, ())}
+                if is_new:
+                    held[handle][volume.name] = volume
+                else:
+                    held[handle].pop(volume.name, None)
+    return handles.changed(
+        {key: tuple(sorted(found.values(), key=_name)) if found else GONE for key, found in held.items()}
+    )
+
+
+def _name(volume: VolumeFacts) -> str:
+    return volume.name
