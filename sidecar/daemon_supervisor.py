@@ -63,6 +63,7 @@ class Supervisor:
         self._failure: VolumeError | None = None
         self._beat_s = _BEAT_S
         self._is_stopping = False
+        self._is_let_go = False  # told to stop when nothing was served any more; not told anything since
         self._ending: Timer | None = None
         self._asked_since = self._reported = time.monotonic()
 
@@ -92,6 +93,7 @@ class Supervisor:
         """Do as the keeper says."""
         match message:
             case Serve() if self._server is None:
+                self._is_let_go = False
                 self._begin(Order(message, -1 if descriptor is None else descriptor))
                 return
             case Kept() if self._server is not None and descriptor is not None:
@@ -104,6 +106,8 @@ class Supervisor:
                 self._loop.call_later(_DEATH_SHOWS_S, partial(self._stop, self._server))
             case Stop() if self._server is not None:
                 self._stop(self._server)
+            case Stop():
+                self._is_let_go = True
             case Adopted() if self._server is not None:
                 self._log.info("keeper_took_descriptor_back", generation=message.generation)
                 self._taken()
@@ -205,6 +209,8 @@ class Supervisor:
         if self._server is not None:
             self._link.tell(self._server.heartbeat(), droppable=True)
             self._server.check()
+        elif self._is_let_go and self._link.fault:
+            self._let_go()  # the keeper is gone, and that was its last word
         else:
             self._report_waiting()
 

@@ -276,7 +276,17 @@ def test_nonsense_is_passed_over(line: Line, daemon: Daemon) -> None:
     line.say(NOT_NEEDED)
     code, text = daemon.end()
     assert code == 0
-    assert text.count("message_ignored") == 2
+    assert text.count("message_ignored") == 1
+
+
+def test_a_daemon_that_was_let_go_by_a_keeper_that_is_gone_ends(
+    line: Line, daemon: Daemon, keeper: FakeKeeper
+) -> None:
+    """The kernel ends the connection at the same time: then nothing is served when the stop comes."""
+    line.say(Stop())
+    keeper.close()
+    line.close()
+    assert daemon.end()[0] == 0
 
 
 def client_order(command: tuple[str, ...]) -> Serve:
