@@ -115,8 +115,11 @@ class _Service:
         init = turn.serve.init
         if turn.serve.continued:
             suspects = Suspects.load(self._settings.state_dir)
-            drained = drain(turn.device, partial(self._judge, suspects), is_judged_before=len(suspects) > 0)
+            newcomers = operations.memory.newcomers
+            judge, is_judged_before = partial(self._judge, suspects), len(suspects) > 0
+            drained = drain(turn.device, judge, is_judged_before=is_judged_before, newcomers=newcomers)
             operations.resume(drained)
+            newcomers.clear()
             requeue(turn.device, drained)
             init = drained.init or init
             self._log.info("resumed", unanswered=drained.requests, operations=len(drained.operations))

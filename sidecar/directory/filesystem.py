@@ -102,7 +102,7 @@ class DirectoryFilesystem:
 
     def resume(self, drained: Drained) -> None:
         """Be ready for what the kernel asks again: what a predecessor has done of it is not to be done twice."""
-        self.memory.journal.resume(drained.operations)
+        self.memory.journal.resume(drained.operations, drained.newcomers)
         for node, count in drained.forgets:
             self.nodes.forget(node, count)
 

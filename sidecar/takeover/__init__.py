@@ -6,8 +6,8 @@ files are (`sidecar.directory`), and which process serves when.
 A successor, once its predecessor is certainly dead:
 
 1. builds its operations with a `Succession` of `resume=True`, which loads the state;
-2. `drained = drain(device)`: what the kernel had asked and never got an answer to;
-3. `operations.resume(drained)`, then `requeue(device, drained)`;
+2. `drained = drain(device, newcomers=operations.memory.newcomers)`: what the kernel had asked and never got an answer to;
+3. `operations.resume(drained)`, then `newcomers.clear()` and `requeue(device, drained)`;
 4. plays INIT back (`drained.init` if there is one) and serves, on a runtime with `runtime.errands = operations.errands`.
 
 Files without a name are kept in a `Park`: a process that is to outlive the daemon holds its two descriptors.

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sidecar.takeover import wire
+from sidecar.takeover.layout import NEWCOMER_BYTES
+from sidecar.takeover.newcomers import Newcomers
 from sidecar.takeover.operation import Operation
 from sidemount.model.errors import HostFailure
 
@@ -40,33 +42,44 @@ class Unanswered:
 class Drained:
     """What was found. `requests` counts all unanswered ones, `operations` has those that may not be done twice.
 
+    `newcomers` are such operations, too, that no server has read yet: in no other respect are they among the others.
     `forgets` are node and lookups; nobody will get them again. `init` is the kernel's first message if not even that was answered.
     `refused` counts the requests that were answered with an error, and are not among the others.
     """
 
     requests: int = 0
     operations: tuple[Unanswered, ...] = ()
+    newcomers: tuple[Unanswered, ...] = ()
     forgets: tuple[tuple[int, int], ...] = ()
     init: bytes = b""
     refused: int = 0
 
 
-def drain(device: int, judge: Judge | None = None, *, is_judged_before: bool = False) -> Drained:
+def drain(
+    device: int,
+    judge: Judge | None = None,
+    *,
+    is_judged_before: bool = False,
+    newcomers: Newcomers | None = None,
+) -> Drained:
     """Read all requests that a dead daemon left unanswered. `requeue` must follow before anyone serves.
 
+    `newcomers` knows those that only earlier drains have read; it is to be cleared once nothing that was found is needed any more.
     Whoever served the device must be certainly dead. `judge` is told which requests were in its hands when it died, by the
     kernel's number, and returns those that are to be answered with EIO. `is_judged_before`: some are under suspicion already, so
-    that those which the dead one never came to are told apart; otherwise they count as in its hands. Raises HostFailure: ENODEV if the connection is gone,
-    EINVAL if the kernel cannot resend.
+    that those which the dead one never came to are told apart; otherwise they count as in its hands.
+
+    Raises HostFailure: ENODEV if the connection is gone, EINVAL if the kernel cannot resend.
     """
     _set_blocking(device, False)
     try:
         buffer = memoryview(bytearray(b"\1") * _READ_BYTES)  # written to: see `make_buffer_resident`
-        unread = _Reading(device)  # what was given back before and never reached the one that died
+        newcomers = newcomers or Newcomers()
+        unread = _Reading(device, newcomers)  # what was given back before and never reached the one that died
         if is_judged_before:
             unread.read(buffer)
         _resend(device)
-        reading = _Reading(device, but=unread.fresh)
+        reading = _Reading(device, newcomers)
         reading.read(buffer)
     finally:
         _set_blocking(device, True)
@@ -79,6 +92,7 @@ def drain(device: int, judge: Judge | None = None, *, is_judged_before: bool = F
         operations=tuple(
             found for unique, found in reading.requests.items() if found is not None and unique not in refused
         ),
+        newcomers=tuple(found for found in reading.newcomers.values() if found is not None),
         forgets=(*unread.forgets, *reading.forgets),
         init=reading.init,
         refused=len(refused),
@@ -97,37 +111,52 @@ def requeue(device: int, drained: Drained) -> None:
 class _Reading:
     """Reads from the head of the kernel's queue all that was read before by someone. Requests are by the kernel's number for them."""
 
-    def __init__(self, device: int, *, but: int | None = None) -> None:
-        """`but` is a request that nobody has read before, whatever the kernel's mark says."""
+    def __init__(self, device: int, noted: Newcomers) -> None:
+        """`noted` are requests that no server has read, whatever the kernel's mark says."""
         self._device = device
-        self._but = but
+        self._noted = noted
         self.requests: dict[int, Unanswered | None] = {}
+        self.newcomers: dict[int, Unanswered | None] = {}
         self.forgets: list[tuple[int, int]] = []
         self.init = b""
-        self.fresh: int | None = None
 
     def read(self, buffer: memoryview) -> None:
         """Read until there is nothing more, or the first request that is new. Raises HostFailure."""
         deadline = time.monotonic() + _LONGEST_S
-        while (length := _read(self._device, buffer)) is not None:
+        noted = self._noted.uniques
+        while (length := self._receive(buffer)) is not None:
             if time.monotonic() > deadline:
                 raise HostFailure(f"/dev/fuse: the kernel resends for more than {_LONGEST_S:g} s")
             request = wire.parse_request(buffer[:length])
             self.forgets += wire.forgets_of(request)
             if request.opcode in _ASIDE:
                 continue
+            unique = request.unique & ~wire.RESENT
             if not request.is_resent:
-                self.fresh = request.unique
+                self.newcomers[unique] = _asked(request)
                 break
             if request.opcode == wire.INIT:
                 self.init = bytes(buffer[:length])
-            elif request.unique & ~wire.RESENT != self._but:
-                self._take(request)
+            elif unique in noted:
+                self.newcomers[unique] = _asked(request)
+            else:
+                self.requests[unique] = _asked(request)
 
-    def _take(self, request: wire.Request) -> None:
-        operation = wire.operation_of(request)
-        found = None if operation is None else Unanswered(operation, wire.must_not_exist(request))
-        self.requests[request.unique & ~wire.RESENT] = found
+    def _receive(self, buffer: memoryview) -> int | None:
+        """Read the next message, its header by way of where newcomers are noted. Return its length, None if there is none."""
+
+        def read(header: memoryview) -> int | None:
+            length = _read(self._device, header, buffer[NEWCOMER_BYTES:])
+            buffer[:NEWCOMER_BYTES] = header
+            return length
+
+        return self._noted.receive(read)
+
+
+def _asked(request: wire.Request) -> Unanswered | None:
+    """Return the operation of a request, None if it may simply be done again. Raises BadMessage."""
+    operation = wire.operation_of(request)
+    return None if operation is None else Unanswered(operation, wire.must_not_exist(request))
 
 
 def _refuse(device: int, unique: int) -> None:
@@ -148,11 +177,11 @@ def _resend(device: int) -> None:
         ) from error
 
 
-def _read(device: int, buffer: memoryview) -> int | None:
+def _read(device: int, *buffers: memoryview) -> int | None:
     """Return the length of the next message, None if there is none."""
     while True:
         try:
-            return os.readv(device, [buffer])
+            return os.readv(device, buffers)
         except BlockingIOError:
             return None
         except OSError as error:

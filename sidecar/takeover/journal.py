@@ -90,8 +90,11 @@ class Journal:
     def answer(self, steps: list[Step]) -> None:
         """Close steps when what is being worked on now has been answered."""
 
-    def resume(self, unanswered: Iterable[Unanswered]) -> None:
-        """Recall the steps of operations that the kernel asks for again. All others have been answered, and are closed."""
+    def resume(self, unanswered: Iterable[Unanswered], newcomers: Iterable[Unanswered] = ()) -> None:
+        """Recall the steps of operations that the kernel asks for again. All others have been answered, and are closed.
+
+        `newcomers` are asked for by requests that no server has read before.
+        """
 
 
 _NO_STEP = Step()

@@ -23,6 +23,11 @@ AT_NEXT_HANDLE = 8
 AT_LOG_BEGIN = 9  # the log's first window
 AT_LOG_END = 10  # the window after its last one
 
+# The rest of the first page, which is there on every filesystem as soon as the head is.
+NEWCOMERS_AT = 1024
+NEWCOMER_BYTES = 40  # struct fuse_in_header
+NEWCOMERS = (4096 - NEWCOMERS_AT) // NEWCOMER_BYTES
+
 SLOT_BITS = 24
 SLOT = (1 << SLOT_BITS) - 1  # the part of a node id, or of a handle, that is its slot
 NODES_LEAST = 1024

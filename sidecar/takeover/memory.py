@@ -10,6 +10,7 @@ from sidecar.takeover.holder import DescriptorHolder
 from sidecar.takeover.journal import Journal
 from sidecar.takeover.ledger import Ledger
 from sidecar.takeover.leftovers import Leftovers
+from sidecar.takeover.newcomers import Newcomers
 from sidecar.takeover.table import Table
 
 
@@ -37,6 +38,7 @@ class Memory:
         self.ledger = Ledger()
         self.handles = HandleLedger()
         self.journal = Journal()
+        self.newcomers = Newcomers()
         self.errands: Errands = deque()
         self.holder: DescriptorHolder | None = None
         self.inheritance: Inheritance | None = None

@@ -1,7 +1,9 @@
 """The journal that outlives the process: steps in a state file, a fixed number of them, each in a place of its own.
 
-A step is closed before the next request is read (an errand, see `PollRuntime.errands`). So if the kernel resends a request and there
-is a step for an equal operation, then it is that request's, and not one of an earlier request that has had its answer.
+A step is closed before the next request is read (an errand, see `PollRuntime.errands`). So if the kernel resends a request that a
+server had read and there is a step for an equal operation, then it is that request's, and not one of an earlier request that has had
+its answer. Opens are another matter, because equal ones may be in flight at once: those that the kernel is going to give again have
+steps from the beginning, and one whose answer may be on its way says so.
 """
 
 import hashlib
@@ -24,6 +26,7 @@ FREE = 0
 BEGUN = 1
 DONE = 2
 MADE = 3
+TOLD = 4  # done, and its answer is on its way
 _BEFORE = struct.Struct("=IIQQ32s32s")  # kind, length of the arguments, node, since, first, second
 _BEFORE_AT = 8  # after the word that says how far it is
 _SECOND_AT = 64
@@ -33,6 +36,9 @@ _ARGUMENTS_AT = 112
 _ARGUMENTS_MAX = layout.STEP_BYTES - _ARGUMENTS_AT
 _IDENTITY_BYTES = 32
 _RECALL_S = 60.0
+_OPENS = (OPEN, OPENDIR)
+_OPENS_MOST = layout.STEPS // 2
+_MORE_OPENS = Operation(OPEN, 0, b"")  # than there are places for
 
 
 class SharedStep(Step):
@@ -88,7 +94,7 @@ class SharedStep(Step):
         self.node, self.handle = self._words[_NODE_WORD], self._words[_HANDLE_WORD]
         self.is_recalled = True
         self.is_made = self._words[0] == MADE
-        self.is_done = self._words[0] == DONE
+        self.is_done = self._words[0] in (DONE, TOLD)
 
     def clear(self) -> None:
         """Be as if nothing had been begun."""
@@ -134,6 +140,11 @@ class SharedStep(Step):
             self._words[_NODE_WORD] = node
             self._words[0] = DONE
 
+    def tell(self) -> None:
+        """Note that the answer is going to be sent, which matters for opens alone."""
+        if self._words[0] == DONE and self._asked[0] in _OPENS:
+            self._words[0] = TOLD
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
@@ -164,7 +175,7 @@ class SharedJournal(Journal):
         self._recalled_until = 0.0
         for at in range(0, layout.STEPS * layout.STEP_BYTES, layout.STEP_BYTES):
             step = SharedStep(memory[at : at + layout.STEP_BYTES], self._finish, self._close)
-            (self._free if step.state not in (BEGUN, MADE, DONE) else self._found).append(step)
+            (self._free if step.state not in (BEGUN, MADE, DONE, TOLD) else self._found).append(step)
 
     def step(self, kind: int, node: int, arguments: bytes) -> Step:
         """Return the step of an operation, to be used with `with`."""
@@ -208,14 +219,26 @@ class SharedJournal(Journal):
         """Close steps when what is being worked on now has been answered."""
         for step in steps:
             if isinstance(step, SharedStep):
+                step.tell()
                 self._errands.append(step.close)
 
     def stop(self) -> None:
         """Remember nothing any more."""
         self._is_stopped = True
 
-    def resume(self, unanswered: Iterable[Unanswered]) -> None:
-        """Recall the steps of operations that the kernel asks for again. All others have been answered, and are closed."""
+    def resume(self, unanswered: Iterable[Unanswered], newcomers: Iterable[Unanswered] = ()) -> None:
+        """Recall the steps of operations that the kernel asks for again. All others have been answered, and are closed.
+
+        `newcomers` are asked for by requests that no server has read before.
+        """
+        unanswered = tuple(unanswered)
+        self._recall_all(unanswered)
+        self._begin_opens(request.operation for request in (*unanswered, *newcomers))
+        if self._recalled:
+            self._recalled_until = time.monotonic() + _RECALL_S
+            self._errands.append(self._expire)
+
+    def _recall_all(self, unanswered: Iterable[Unanswered]) -> None:
         asked: Counter[Operation] = Counter()
         must_not_exist = set()
         for request in unanswered:
@@ -229,32 +252,53 @@ class SharedJournal(Journal):
             step.recall()
             groups.setdefault(step.operation, []).append(step)
         self._found.clear()
-        for operation, steps in groups.items():
-            unanswered_steps = _unanswered_of(steps, asked[operation])
+        is_any_told = _MORE_OPENS in groups
+        # Whoever dies halfway must not leave a step that is done without those that show it to be answered.
+        for operation, steps in sorted(groups.items(), key=lambda group: group[0] == _MORE_OPENS):
+            maybe = [step for step in steps if step.state != TOLD]
+            if is_any_told and operation.kind in _OPENS:
+                maybe = [step for step in maybe if not step.is_done]
+            unanswered_steps = _unanswered_of(maybe, asked[operation])
             # An open is carried out anew, and setting an attribute again does no harm unless it must not exist.
-            is_repeated = operation.kind in (OPEN, OPENDIR) or (
+            is_repeated = operation.kind in _OPENS or (
                 operation.kind == SETXATTR and operation not in must_not_exist
             )
             if unanswered_steps and not is_repeated:
                 self._recalled[operation] = unanswered_steps
-            for step in steps:
+            for step in sorted(steps, key=unanswered_steps.__contains__):
                 if is_repeated or step not in unanswered_steps:
                     self._drop(step, is_told=step.is_done and step not in unanswered_steps)
-        if self._recalled:
-            self._recalled_until = time.monotonic() + _RECALL_S
-            self._errands.append(self._expire)
+
+    def _begin_opens(self, operations: Iterable[Operation]) -> None:
+        """Begin the steps of opens that the kernel is going to give. Whoever succeeds then knows of every one it may ask for.
+
+        Those that this process has read and those that it has not come to look alike to a successor: with as many steps as
+        requests, none of them was answered, and otherwise one was.
+        """
+        opens = [operation for operation in operations if operation.kind in _OPENS]
+        if len(opens) > min(_OPENS_MOST, len(self._free)):
+            opens = [_MORE_OPENS] if self._free else []  # without any the next step gives up the state
+        for operation in opens:
+            kind, node, arguments = operation
+            step = self._free.pop()
+            step.belong_to(kind, node, _abridged(arguments))
+            step.intend()
+            self._recalled.setdefault(step.operation, []).append(step)
 
     def _recall(self, operation: Operation) -> SharedStep | None:
         steps = self._recalled.get(operation)
-        if steps:
-            step = steps.pop()
+        if steps is not None:
+            try:
+                step = steps.pop()
+            except IndexError:  # equal opens in two threads, of which the other one was quicker
+                return None
             if not steps:
-                del self._recalled[operation]
+                self._recalled.pop(operation, None)
             return step
-        if operation.kind not in (OPEN, OPENDIR):
+        if operation.kind not in _OPENS:
             # Another one on this node: whoever waited for the recalled one was killed, and the kernel has dropped it.
             for other in list(self._recalled):  # another thread may be at it as well
-                if other.node == operation.node:
+                if other.node == operation.node and other.kind not in _OPENS:
                     self._drop_all(other)
         return None
 
@@ -273,10 +317,9 @@ class SharedJournal(Journal):
             self._drop(step, is_told=False)
 
     def _drop(self, step: SharedStep, *, is_told: bool) -> None:
-        handle = step.handle
+        if step.handle and not is_told:
+            self.untold(step.handle)  # as long as the step is there: a successor does what is left of it
         self._close(step)
-        if handle and not is_told:
-            self.untold(handle)
 
     def _finish(self, step: SharedStep) -> None:
         if step.state != DONE:

@@ -14,8 +14,9 @@ from sidecar.takeover import layout, leftovers
 from sidecar.takeover.handle_ledger import SharedHandleLedger
 from sidecar.takeover.holder import DescriptorHolder
 from sidecar.takeover.leftovers import Leftovers
-from sidecar.takeover.mapping import map_words, reserve
+from sidecar.takeover.mapping import map_bytes, map_words, reserve
 from sidecar.takeover.memory import Inheritance, Memory
+from sidecar.takeover.newcomers import Newcomers
 from sidecar.takeover.shared_journal import SharedJournal
 from sidecar.takeover.shared_ledger import SharedLedger
 from sidemount.model.errors import BadMessage, HostFailure, OperationPending
@@ -34,6 +35,8 @@ class State(Memory):
         self._lock = lock
         self._head = map_words(file, 0, layout.HEAD_WORDS)
         self.holder = holder
+        first_page = map_bytes(file, 0, layout.NEWCOMERS_AT + layout.NEWCOMERS * layout.NEWCOMER_BYTES)
+        self.newcomers = Newcomers(first_page[layout.NEWCOMERS_AT :])
         self.ledger: SharedLedger = SharedLedger(file, self._head, self.give_up)
         self.handles: SharedHandleLedger = SharedHandleLedger(file, self._head, self.give_up)
         self.journal: SharedJournal = SharedJournal(file, self.errands, self.give_up)

@@ -31,6 +31,7 @@ class RawConnection:
         connection.release_mount()
         self.device, self.init, self.target = connection.device, connection.init, target
         self.callers: list[int] = []
+        self.found = b""  # what a lookup is answered with; nothing: there is no such name
 
     def answer_init(self) -> None:
         """Agree to what the kernel offers, in its least form."""
@@ -58,6 +59,13 @@ class RawConnection:
         """Answer a request."""
         os.write(self.device, struct.pack("=IiQ", 16 + len(body), -error, unique) + body)
 
+    def answer_lookup(self, request: wire.Request) -> None:
+        """Answer a lookup."""
+        if self.found:
+            self.answer(request.unique, self.found)
+        else:
+            self.answer(request.unique, error=2)
+
     def serve_until(self, opcode: int) -> wire.Request:
         """Answer what leads there, and return the first request of a kind, unanswered."""
         while True:
@@ -67,16 +75,24 @@ class RawConnection:
             if request.opcode == GETATTR:
                 self.answer(request.unique, attributes_of_root())
             elif request.opcode == LOOKUP:
-                self.answer(request.unique, error=2)
+                self.answer_lookup(request)
             elif request.opcode not in (wire.FORGET, wire.BATCH_FORGET, wire.INTERRUPT):
                 self.answer(request.unique, error=38)
 
 
 def attributes_of_root() -> bytes:
     """Return what stat tells of an empty directory, for an hour."""
+    return struct.pack("=QII", 3600, 0, 0) + _attributes(1, 0o40777)
+
+
+def entry_of_file(node: int) -> bytes:
+    """Return what a lookup tells of an empty file. Its name holds for no longer than that, its attributes for an hour."""
+    return struct.pack("=4Q2I", node, 0, 0, 3600, 0, 0) + _attributes(node, 0o100666)
+
+
+def _attributes(node: int, mode: int) -> bytes:
     times = (0,) * 3
-    attributes = struct.pack("=6Q3I7I", 1, 0, 0, *times, *times, 0o40777, 2, 0, 0, 0, 4096, 0)
-    return struct.pack("=QII", 3600, 0, 0) + attributes
+    return struct.pack("=6Q3I7I", node, 0, 0, *times, *times, mode, 1, 0, 0, 0, 4096, 0)
 
 
 def with_raw_connection(target: Path, work: Callable[[RawConnection], Any]) -> Any:

@@ -120,8 +120,9 @@ def serve(
     loaded = time.perf_counter()
     drained = Drained()
     if resume and plan.fault is not Fault.NO_RESEND:
-        drained = drain(device)
+        drained = drain(device, newcomers=operations.memory.newcomers)
         operations.resume(drained)
+        operations.memory.newcomers.clear()
         if plan.fault is not Fault.NO_SECOND_RESEND:
             requeue(device, drained)
     if resume and plan.fault is Fault.TOUCHES_MOUNT:

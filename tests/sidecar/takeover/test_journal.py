@@ -14,6 +14,7 @@ from sidecar.takeover.errand import Errands
 from sidecar.takeover.journal import Journal
 from sidecar.takeover.operation import CREATE, MKDIR, OPEN, OPENDIR, SETXATTR, UNLINK, Operation
 from sidecar.takeover.shared_journal import SharedJournal, SharedStep
+from tests.sidecar.takeover.lives import killed_at_line
 from tests.sidecar.takeover.processes import child_that_dies, die
 
 IDENTITY = 12345 | 8 << 64 | 1_700_000_000_123_456_789 << 68 | 2049 << 132
@@ -223,6 +224,82 @@ def test_two_equal_opens_of_which_one_was_answered_keep_both_handles(path: Path)
     life = Life(path)
     life.journal.resume(asked((OPEN, 5, b"f")))
     assert life.untold == []
+
+
+def open_one(life: Life, handle: int) -> None:
+    """Open a file, and answer."""
+    with life.journal.step(OPEN, 5, b"f") as step:
+        assert not step.is_recalled
+        step.intend()
+        step.opens(handle)
+        step.done()
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+@pytest.mark.parametrize("others", [1, 3, 100])
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_equal_opens_that_were_given_back_tell_whether_one_was_answered(
+    path: Path, *, others: int, is_new: bool, is_answered: bool
+) -> None:
+    """The kernel marks what a successor has not come to, too. In doubt a handle is kept."""
+    opens = asked((OPEN, 5, b"f")) * others
+    life = Life(path)
+    life.journal.resume(asked((OPEN, 5, b"f")) + ([] if is_new else opens), opens if is_new else [])
+    open_one(life, 1)
+    life = Life(path)
+    life.journal.resume(opens if is_answered else opens + asked((OPEN, 5, b"f")))
+    assert life.untold == ([] if is_answered or others == 100 else [1])
+    assert life.lost == []
+
+
+def test_answered_open_stays_wherever_a_successor_dies_that_resumes(path: Path) -> None:
+    life = Life(path)
+    life.journal.resume(asked((OPEN, 5, b"f"), (OPEN, 5, b"f")))
+    open_one(life, 1)
+    before = path.read_bytes()[: layout.NODE_IDS]
+    line, code = 0, -9
+    while code == -9:
+        with path.open("r+b") as file:
+            file.write(before)
+
+        def succeed(line: int = line) -> None:
+            life = Life(path)
+            killed_at_line(line, lambda: life.journal.resume(asked((OPEN, 5, b"f"))))
+            assert life.untold == []
+
+        code = child_that_dies(succeed)
+        last = Life(path)
+        last.journal.resume(asked((OPEN, 5, b"f")))
+        assert last.untold == [], f"killed at line {line}"
+        line += 1
+    assert code == 0
+    assert line > 20
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_open_in_a_thread_is_answered_as_soon_as_it_may_have_been(path: Path, *, is_answered: bool) -> None:
+    """A remote store: an equal open was read, and no thread had come to it."""
+    life = Life(path)
+    life.journal.in_threads = True
+    open_one(life, 1)
+    if is_answered:
+        life.journal.answer(life.journal.take_finished())
+    life = Life(path)
+    life.journal.resume(asked((OPEN, 5, b"f")))
+    assert life.untold == ([] if is_answered else [1])
+
+
+def test_opens_that_were_given_back_are_over_when_nothing_is_left_to_read(path: Path) -> None:
+    life = Life(path)
+    life.journal.resume(asked(*[(OPEN, number, b"f") for number in range(200)], (OPENDIR, 7, b"")))
+    with life.journal.step(*MAKE):
+        pass
+    life.read_on(idle=True)
+    for number in range(layout.STEPS):
+        with life.journal.step(MKDIR, number, b"n") as step:
+            step.intend()
+            step.done(1)
+    assert life.lost == [], "every place is free again"
 
 
 def test_handle_of_a_recalled_create_whose_caller_is_gone_is_named(path: Path) -> None:
