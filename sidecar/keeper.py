@@ -1,7 +1,6 @@
 """The keeper's entry: settings from flags and environment, then `sidemount.host.keeper`. Standard library only."""
 
 import os
-import select
 import sys
 import time
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from sidemount.host import logs
 from sidemount.host.keeper import KeeperSettings, run_keeper
 from sidemount.host.last_words import leave_last_words
 from sidemount.host.limits import Limits
+from sidemount.host.readiness import wait_readable
 from sidemount.model.errors import InvalidRequest, VolumeError
 from sidemount.model.mountspec import decode_keeper_config
 from sidemount.model.names import MOUNTS_ENV, MOUNTS_PATH, POD_UID_ENV, RUN_PATH
@@ -88,7 +88,7 @@ def _read_in_time(path: str) -> bytes:
         until = time.monotonic() + _CONFIG_WITHIN_S
         content = bytearray()
         while len(content) <= _CONFIG_MAX:
-            if not select.select([descriptor], [], [], max(0.0, until - time.monotonic()))[0]:
+            if not wait_readable(descriptor, until - time.monotonic()):
                 raise TimeoutError(f"not read to its end within {_CONFIG_WITHIN_S:g} s")
             chunk = os.read(descriptor, _CONFIG_MAX + 1 - len(content))
             if not chunk:

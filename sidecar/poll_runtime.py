@@ -11,6 +11,7 @@ One thread, no cancellation, no timers: whatever needs those belongs into a thre
 import contextlib
 import os
 import select
+import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator
@@ -21,6 +22,7 @@ from typing import Any, TypeVar
 import pyfuse3
 
 from sidecar.takeover.errand import Errands
+from sidemount.host.readiness import wait_readable
 from sidemount.model.errors import HostFailure
 
 T = TypeVar("T")
@@ -89,6 +91,7 @@ class PollRuntime:
         self._current: _Task
         self._live = 0
         self._closing = False
+        self._waking = threading.Lock()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._poller = select.poll()
         self._poller.register(self._wake, select.POLLIN)
@@ -106,7 +109,9 @@ class PollRuntime:
         finally:
             vars(pyfuse3)["trio"] = previous
             self._threads.shutdown(wait=False, cancel_futures=True)
-            os.close(self._wake)
+            with self._waking:
+                os.close(self._wake)
+                self._wake = -1
 
     async def in_thread(self, function: Callable[..., T], *args: object) -> T:
         """Return `function(*args)`, run in a thread, while other requests are served. MemoryError if there is none for a thread."""
@@ -217,7 +222,7 @@ class PollRuntime:
         """Wait until every handler that a thread works for has answered, but not past that time."""
         while self._in_threads and (left_s := until - time.monotonic()) > 0:
             if not self._ready:
-                select.select([self._wake], [], [], left_s)
+                wait_readable(self._wake, left_s)
                 self._collect()
             if self._closing:
                 raise ClosedResourceError
@@ -247,7 +252,7 @@ class PollRuntime:
             for lock in self._locks:
                 if (task := lock.hand_on()) is not None:
                     return task
-            select.select([self._wake], [], [])
+            wait_readable(self._wake)
             self._collect()
 
     def _step(self, task: _Task) -> None:
@@ -265,7 +270,9 @@ class PollRuntime:
 
     def _resume_from_thread(self, task: _Task) -> None:
         self._finished.append(task)
-        os.eventfd_write(self._wake, 1)
+        with self._waking:
+            if self._wake >= 0:  # a slow operation may outlast us; its number may be another file's by then
+                os.eventfd_write(self._wake, 1)
 
     def park(self) -> _Task:
         """Return the running task, for whoever will make it ready again."""

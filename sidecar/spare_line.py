@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import select
 import socket
 import threading
 import time
@@ -25,6 +24,7 @@ from sidemount.host.handover import (
     Serve,
     Stop,
 )
+from sidemount.host.readiness import wait_readable
 from sidemount.model.errors import BadMessage
 
 _CURIOUS_S = 2.0
@@ -120,7 +120,7 @@ class SpareLine:
             # That the first request is answered is told soon: who dies after that has not died in vain.
             is_curious = now < curious_until and not self._work.handled
             until = min(next_beat, now + _LOOK_EVERY_S) if is_curious else next_beat
-            if select.select([self._control], [], [], max(0.0, until - now))[0]:
+            if wait_readable(self._control, until - now):
                 self._listen()
             now = time.monotonic()
             if now >= next_beat or (is_curious and self._work.handled):

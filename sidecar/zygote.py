@@ -130,8 +130,10 @@ class Zygote:
     def stop(self) -> None:
         """Have the serving process flush and end."""
         self._is_ending = True
-        if self._current is None or not self._current.child.send(Stop()):
+        if self._current is None:
             self._end(clean=True)
+        else:
+            self._current.child.send(Stop())  # if that fails it is dying, and its end tells how
 
     def kill(self, generation: int) -> None:
         """End a process that hangs."""

@@ -6,11 +6,13 @@ call and wakes nobody, and whoever shall outlive the daemon (its zygote, its kee
 
 import array
 import contextlib
+import logging
 import os
 import socket
 import threading
 from collections.abc import Sequence
 
+_LOG = logging.getLogger(__name__)
 _BATCH = 250  # SCM_MAX_FD is 253
 _KEY_BYTES = 8
 _HELD_MAX = 4096
@@ -102,7 +104,10 @@ class Park:
             self._messages = self._idle = 0
             while (message := self._peek()) is not None:
                 self._messages += 1
-                for key, descriptor in zip(*message, strict=False):
+                keys, descriptors = message
+                if len(descriptors) < len(keys):
+                    _LOG.warning("open_files_not_kept", extra={"count": len(keys) - len(descriptors)})
+                for key, descriptor in zip(keys, descriptors, strict=False):
                     earlier = self._held.get(key)
                     if earlier is not None:
                         os.close(earlier)

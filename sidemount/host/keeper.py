@@ -6,7 +6,6 @@ Standard library only, no network, no credentials, no memory to speak of.
 import contextlib
 import fcntl
 import os
-import select
 import signal
 import stat
 import time
@@ -19,6 +18,7 @@ from sidemount.host.limits import Limits
 from sidemount.host.logs import EventLog, log
 from sidemount.host.loop import Loop
 from sidemount.host.mount_table import is_shared, read_mount_table
+from sidemount.host.readiness import wait_readable
 from sidemount.host.session import Event
 from sidemount.host.volume_keeper import VolumeKeeper
 from sidemount.host.volume_places import VolumePlaces, prepare_mounts_dir
@@ -192,7 +192,7 @@ def _lock(run_dir: str) -> int:
                     f"another keeper runs on {run_dir}: it holds {path}",
                     hint="one keeper serves all volumes of a pod; end the other one first",
                 ) from None
-        select.select([], [], [], 0.05)
+        time.sleep(0.05)
 
 
 def _prepare_run_dir(run_dir: str, mount: KeeperMount) -> str:
@@ -247,7 +247,7 @@ def _is_dead(place: VolumePlaces, mount: KeeperMount) -> bool:
         return False
     child = start_child(inspect_work(root, mount.spec.volume), keep=(root,))
     try:
-        if not select.select([child.socket], [], [], _LEFTOVER_WAIT_S)[0]:
+        if not wait_readable(child.socket, _LEFTOVER_WAIT_S):
             return False
         received = child.receive()
         return received is not None and received[0].get("errno") in DEAD_ERRNOS
