@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 from certs.standing import Standing, StandingCollector
 from tests.manifests.files import MANIFESTS, ROOT, Json, objects
 from tests.webhook.test_metrics import GAUGES
+from webhook.live_report import KindReport, families
 from webhook.metrics import Metrics
 
 _NAME = re.compile(r"\b(sidemount_[a-z_]+|process_[a-z_]+)\b")
@@ -22,6 +23,14 @@ _PROCESS = {"process_resident_memory_bytes", "process_cpu_seconds_total"}
 class _All(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from Metrics(lambda: GAUGES).collect()
+        yield from families(
+            [
+                KindReport(
+                    kind="Namespace", is_synced=True, is_live=True, age_s=0, objects=1, faults=0, lists=1
+                )
+            ],
+            0,
+        )
         yield from StandingCollector(Standing(lambda: 0.0, looked_at_s=0.0)).collect()
 
 
@@ -77,7 +86,18 @@ def test_every_metric_of_the_webhook_is_on_the_dashboard_or_alerted_on() -> None
 
 
 def test_every_label_is_one_that_the_metrics_have() -> None:
-    known = {"path", "verdict", "reason", "status", "trust", "state", "change", "custody"} | _OF_PROMETHEUS
+    known = {
+        "path",
+        "verdict",
+        "reason",
+        "status",
+        "trust",
+        "state",
+        "change",
+        "custody",
+        "kind",
+        "trouble",
+    } | _OF_PROMETHEUS
     for expression in _expressions():
         for grouped, matched in _LABEL.findall(expression):
             labels = {label.strip() for label in grouped.split(",") if label.strip()}
