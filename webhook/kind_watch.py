@@ -154,6 +154,9 @@ class KindWatch:
         told = event.get("object") if isinstance(event, dict) else None
         if not isinstance(told, dict):
             raise ReadFailed(Trouble.MALFORMED, "an event has no object")
+        version = version_of(told)
+        if not version and event.get("type") != "ERROR":
+            raise ReadFailed(Trouble.MALFORMED, "an event has no resourceVersion")
         match event.get("type"):
             case "ADDED" | "MODIFIED":
                 self._store.read(self._kind, told, changes)
@@ -166,7 +169,4 @@ class KindWatch:
                 raise refusal_of(code if isinstance(code, int) else 500, told)
             case _:
                 raise ReadFailed(Trouble.MALFORMED, "an event is of no known type")
-        version = version_of(told)
-        if not version:
-            raise ReadFailed(Trouble.MALFORMED, "an event has no resourceVersion")
         return version
