@@ -48,9 +48,15 @@ class LiveFacts:
 
     def facts(self) -> Facts:
         """Return the present facts. Raises NotReady before every kind was synced once."""
-        if not self._loaded.is_set():
+        if not self._is_loaded():
             raise NotReady("the facts of the cluster are not known yet", hint="try again")
         return self._store.snapshot
+
+    def _is_loaded(self) -> bool:
+        if not self._loaded.is_set() and not self.missing():
+            self._loaded.set()
+            _log.info("facts_synced", kinds={k: len(s.objects) for k, s in self._store.states.items()})
+        return self._loaded.is_set()
 
     def known(self) -> Facts:
         """What is known, however little."""
@@ -80,15 +86,13 @@ class LiveFacts:
     async def _sweep(self, told: Callable[[], None]) -> None:
         classes = None
         while True:
-            if not self._loaded.is_set() and not self.missing():
-                self._loaded.set()
-                _log.info("facts_synced", kinds={k: len(s.objects) for k, s in self._store.states.items()})
+            is_loaded = self._is_loaded()
             self._store.return_borrowed()
             # Of other kinds something changes all the time; that is nothing to tell.
-            if self._loaded.is_set() and self._store.snapshot.driver_classes() is not classes:
+            if is_loaded and self._store.snapshot.driver_classes() is not classes:
                 classes = self._store.snapshot.driver_classes()
                 told()
-            await asyncio.sleep(_SWEEP_S if self._loaded.is_set() else _SWEEP_S / 10)
+            await asyncio.sleep(_SWEEP_S if is_loaded else _SWEEP_S / 10)
 
     async def wait_loaded(self) -> None:
         """Return when every kind was synced once."""
