@@ -5,6 +5,7 @@ peers that have not said who they are is limited.
 """
 
 import contextlib
+import errno
 import os
 import socket
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from sidemount.model.errors import BadMessage
 
 _STRANGERS_MAX = 16
 _HELLO_WITHIN_S = 5.0
+_ACCEPT_AGAIN_S = 0.1
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 _BAD_FRAMES_MAX = 64
 
 
@@ -93,10 +96,13 @@ class Gate:
         self._log = log
         self._strangers: list[Peer] = []
         self._listener = wire.listen(run_dir, uid=uid)
-        loop.watch(self._listener, self._accept)
+        self._pause: Timer | None = None
+        self._listen()
 
     def close(self) -> None:
         """Listen no more."""
+        if self._pause is not None:
+            self._pause.cancel()
         self._loop.unwatch(self._listener)
         self._listener.close()
         for peer in list(self._strangers):
@@ -121,13 +127,21 @@ class Gate:
             os.close(peer.pidfd)
             peer.pidfd = None
 
+    def _listen(self) -> None:
+        self._loop.watch(self._listener, self._accept)
+
     def _accept(self) -> None:
         for _round in range(_STRANGERS_MAX):
             try:
                 connection, _ = self._listener.accept()
-            except (
-                OSError
-            ):  # nobody is there any more, or we are out of descriptors: the next one may do better
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if (
+                    error.errno in _EXHAUSTED
+                ):  # who waits goes on waiting, and would wake us at once again and again
+                    self._loop.unwatch(self._listener)
+                    self._pause = self._loop.call_later(_ACCEPT_AGAIN_S, self._listen)
                 return
             self._receive(connection)
 
