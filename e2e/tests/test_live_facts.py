@@ -1,0 +1,188 @@
+"""The webhook's facts from a real API server: there at once, kept while it is away, and its again when it is back."""
+
+import contextlib
+import json
+import re
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from e2e.cluster.bring_up import bring_up
+from e2e.cluster.errors import MachineLacks
+from e2e.cluster.kubectl import Kubectl, KubectlFailed
+from e2e.cluster.namespaces import entering_network
+from e2e.cluster.places import SOURCE, places_of
+from e2e.cluster.progress import Progress
+from e2e.cluster.running import RunningCluster, take_down
+from e2e.cluster.waiting import wait_for
+from tests.webhook.admission import pod_with, review
+from tests.webhook.running import make_certificates
+
+_WAIT_S = 120.0
+_PORT = 9443
+_KINDS = 7
+
+
+class _Webhook:
+    """A webhook of its own process on the cluster's network, and its caller there."""
+
+    def __init__(self, cluster: RunningCluster, directory: Path) -> None:
+        self._within = entering_network(cluster.pid)
+        self._files = make_certificates(directory / "tls")
+        self._directory = directory
+        self.log = directory / "log"
+        argv = [
+            *self._within, sys.executable, "-m", "webhook",
+            "--listen", f"127.0.0.1:{_PORT}",
+            "--tls-cert", str(self._files.serving),
+            "--tls-key", str(self._files.serving_key),
+            "--facts-from", "cluster",
+            "--kubeconfig", str(cluster.places.kubeconfig),
+            "--lame-duck-seconds", "0",
+        ]  # fmt: skip
+        with self.log.open("wb") as log:
+            self._process = subprocess.Popen(argv, cwd=SOURCE, stdout=subprocess.DEVNULL, stderr=log)
+
+    def call(self, path: str, body: bytes = b"") -> tuple[int, str]:
+        """Return status and text of an answer; status 0 when there is none."""
+        asked = self._directory / "asked"
+        asked.write_bytes(body)
+        posted = ["-H", "Content-Type: application/json", "--data-binary", f"@{asked}"] if body else []
+        done = subprocess.run(
+            [
+                *self._within, "curl", "-sS", "-m", "30", "-w", "\n%{http_code}",
+                "--cacert", str(self._files.authority), *posted, f"https://localhost:{_PORT}{path}",
+            ],
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        text, _, status = done.stdout.rpartition("\n")
+        return int(status or 0), text
+
+    def admit(self, namespace: str) -> dict[str, Any]:
+        """Return the response to a pod that asks for a directory."""
+        status, text = self.call("/mutate?timeout=20s", review(pod_with(), namespace))
+        assert status == 200, (status, text, self.log.read_text()[-2000:])
+        response: dict[str, Any] = json.loads(text)["response"]
+        return response
+
+    def wait_ready(self) -> None:
+        """Return when it is ready."""
+        assert wait_for(lambda: self.call("/readyz")[0] == 200, _WAIT_S), self.log.read_text()[-4000:]
+
+    def end(self) -> None:
+        """End it."""
+        self._process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(40)
+        self._process.kill()
+        self._process.wait()
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RunningCluster]:
+    """An API server of the module's own, with our type and a class."""
+    places = places_of(f"facts-{secrets.token_hex(2)}")
+    try:
+        running = bring_up(places, Progress(), api_only=True)
+    except MachineLacks as fault:
+        pytest.exit(f"e2e: {fault}", returncode=3)
+    try:
+        api = running.kubectl()
+        api.apply(yaml.safe_load((SOURCE / "manifests/base/fuse-driver-class.yaml").read_text()))
+        a_class = yaml.safe_load((SOURCE / "manifests/classes/directory.yaml").read_text())
+        assert wait_for(lambda: _is_applied(api, a_class), _WAIT_S), "our type is not served"
+        yield running
+    finally:
+        take_down(places)
+
+
+@pytest.fixture
+def webhook(cluster: RunningCluster, tmp_path: Path) -> Iterator[_Webhook]:
+    """A webhook that is ready."""
+    process = _Webhook(cluster, tmp_path)
+    try:
+        process.wait_ready()
+        yield process
+    finally:
+        process.end()
+
+
+def _open(cluster: RunningCluster, name: str) -> None:
+    labels = {"sidemount.io/injection": "enabled"}
+    cluster.kubectl().create(
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+    )
+
+
+def _is_applied(api: Kubectl, manifest: dict[str, Any]) -> bool:
+    """A type is served a moment after it was made."""
+    try:
+        api.apply(manifest)
+    except KubectlFailed:
+        return False
+    return True
+
+
+def _is_back(cluster: RunningCluster) -> bool:
+    try:
+        return cluster.kubectl().run("get", "--raw=/readyz").strip() == "ok"
+    except KubectlFailed:
+        return False
+
+
+def test_a_namespace_is_known_the_moment_it_is_there(cluster: RunningCluster, webhook: _Webhook) -> None:
+    assert not webhook.admit("not-there")["allowed"]
+    for number in range(5):
+        _open(cluster, f"new-{number}")
+        assert webhook.admit(f"new-{number}")["allowed"]
+
+
+def test_what_is_known_stays_while_the_api_server_is_away(cluster: RunningCluster, webhook: _Webhook) -> None:
+    _open(cluster, "before")
+    assert webhook.admit("before")["allowed"]
+    cluster.stop("kube-apiserver")
+    try:
+        for _ in range(5):
+            assert webhook.admit("before")["allowed"]
+        assert webhook.call("/readyz")[0] == 200
+    finally:
+        cluster.start("kube-apiserver")
+    assert wait_for(lambda: _is_back(cluster), _WAIT_S), "the API server is not back"
+    _open(cluster, "after")
+    assert webhook.admit("after")["allowed"]
+    live = re.compile(r"^sidemount_webhook_facts_kind_live\{.*\} 1\.0$", re.MULTILINE)
+    assert wait_for(lambda: len(live.findall(webhook.call("/metrics")[1])) == _KINDS, _WAIT_S), (
+        "not every kind is followed again"
+    )
+
+
+def test_more_objects_than_a_page_holds_are_all_known(cluster: RunningCluster, tmp_path: Path) -> None:
+    _open(cluster, "many")
+    claims = [
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": f"c{number}", "namespace": "many"},
+            "spec": {
+                "accessModes": ["ReadWriteMany"],
+                "resources": {"requests": {"storage": "1Gi"}},
+                "storageClassName": "",
+            },
+        }
+        for number in range(300)
+    ]
+    cluster.kubectl().apply(*claims)
+    webhook = _Webhook(cluster, tmp_path)
+    try:
+        webhook.wait_ready()
+        counted = 'sidemount_webhook_facts_kind_objects{kind="PersistentVolumeClaim"} 300.0'
+        assert counted in webhook.call("/metrics")[1]
+    finally:
+        webhook.end()
