@@ -1,6 +1,7 @@
 """Operations that may not be done twice: which of them a successor recalls."""
 
 import os
+import random
 from collections import deque
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from sidecar.takeover.shared_journal import SharedJournal, SharedStep
 from tests.sidecar.takeover.lives import killed_at_line
 from tests.sidecar.takeover.processes import child_that_dies, die
 
+STRIDE = 3  # lines between two deaths; others each time
 IDENTITY = 12345 | 8 << 64 | 1_700_000_000_123_456_789 << 68 | 2049 << 132
 
 
@@ -257,7 +259,7 @@ def test_answered_open_stays_wherever_a_successor_dies_that_resumes(path: Path) 
     life.journal.resume(asked((OPEN, 5, b"f"), (OPEN, 5, b"f")))
     open_one(life, 1)
     before = path.read_bytes()[: layout.NODE_IDS]
-    line, code = 0, -9
+    line, code = random.randrange(STRIDE), -9
     while code == -9:
         with path.open("r+b") as file:
             file.write(before)
@@ -271,7 +273,7 @@ def test_answered_open_stays_wherever_a_successor_dies_that_resumes(path: Path) 
         last = Life(path)
         last.journal.resume(asked((OPEN, 5, b"f")))
         assert last.untold == [], f"killed at line {line}"
-        line += 1
+        line += STRIDE
     assert code == 0
     assert line > 20
 
