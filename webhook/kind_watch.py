@@ -15,6 +15,7 @@ from webhook.live_store import Change, LiveStore
 
 _log = log("webhook.kind_watch")
 _PAGE = 250
+_AT_ONCE = 50
 _WITHOUT = frozenset({Trouble.FORBIDDEN, Trouble.NOT_FOUND})
 
 # A watch that fails this often in a row on the server's side is not going to work from where it stands.
@@ -99,7 +100,7 @@ class KindWatch:
 
     async def _list(self) -> None:
         """Take over the whole list, page by page; only facts are held, never the pages."""
-        objects: dict[Key, Change] = {}
+        listing = self._store.begin_list(self._kind)
         token, limit = "", _PAGE
         while True:
             try:
@@ -109,13 +110,15 @@ class KindWatch:
                     raise
                 limit = max(1, limit // 8)
                 continue
-            for item in page.items:
-                if isinstance(item, dict):
-                    self._store.read(self._kind, item, objects)
+            for start in range(0, len(page.items), _AT_ONCE):
+                for item in page.items[start : start + _AT_ONCE]:
+                    if isinstance(item, dict):
+                        self._store.read_listed(self._kind, item, listing)
+                await asyncio.sleep(0)  # admissions go first
             if not page.token:
                 break
             token = page.token
-        self._store.replace_all(self._kind, objects)
+        self._store.end_list(self._kind, listing)
         self._version = page.version
 
     async def _watch(self) -> None:

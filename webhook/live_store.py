@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 from sidemount.host.facts_manifests import Fact
 from sidemount.host.facts_snapshot import FactsSnapshot, cluster_of
 from sidemount.host.logs import log
-from sidemount.host.sharded_map import GONE, Gone, ShardedMap
+from sidemount.host.sharded_map import GONE, Gone, ShardedMap, ShardedMapBuilder
 from sidemount.model.errors import VolumeError
 from sidemount.model.facts import SourceFault, VolumeFacts
 from sidemount.model.names import CSI_DRIVER
@@ -40,6 +40,25 @@ Change = Fact | None | Gone
 Handles = ShardedMap[tuple[str, str], tuple[VolumeFacts, ...]]
 
 
+class _Target(Protocol):
+    """What facts are gathered in."""
+
+    def get(self, key: Key, default: Any = None, /) -> Any: ...
+    def __setitem__(self, key: Key, value: Change, /) -> None: ...
+
+
+@dataclass(slots=True)
+class Listing:
+    """A list on its way in, ready to be taken over at once. `same` counts what is as it was in `before`."""
+
+    before: ShardedMap[Key, Change]
+    objects: ShardedMapBuilder[Key, Change] = field(default_factory=ShardedMapBuilder)
+    handles: ShardedMapBuilder[tuple[str, str], tuple[VolumeFacts, ...]] = field(
+        default_factory=ShardedMapBuilder
+    )
+    same: int = 0
+
+
 @dataclass(slots=True)
 class KindState:
     """All that is known of one kind. An object that states no fact is there as None.
@@ -48,7 +67,7 @@ class KindState:
     since such a read began. `heard_at` is the clock's time when the API server last spoke of this kind.
     """
 
-    objects: ShardedMap[Key, Fact | None] = field(default_factory=ShardedMap)
+    objects: ShardedMap[Key, Change] = field(default_factory=ShardedMap)
     faults: dict[Key, tuple[str, SourceFault]] = field(default_factory=dict)
     borrowed: dict[Key, tuple[float, Change]] = field(default_factory=dict)
     touched: dict[Key, bool] = field(default_factory=dict)
@@ -68,14 +87,14 @@ class LiveStore:
         self.clock = clock
         self.states = {kind.name: KindState() for kind in KINDS}
         self.snapshot = FactsSnapshot(number=1)
-        self._published: dict[str, ShardedMap[Key, Fact | None]] = {}
+        self._published: dict[str, ShardedMap[Key, Change]] = {}
         self._handles: Handles = ShardedMap()
 
     def heard(self, kind: LiveKind) -> None:
         """Note that the API server spoke of a kind: what is known of it is as new as its watch."""
         self.states[kind.name].heard_at = self.clock()
 
-    def read(self, kind: LiveKind, manifest: Mapping[str, Any], into: dict[Key, Change]) -> Key | None:
+    def read(self, kind: LiveKind, manifest: Mapping[str, Any], into: _Target) -> Key | None:
         """Add an object's fact to what is to be taken over; return its key, None if it cannot even be named.
 
         A faulty object keeps what it last stated.
@@ -118,9 +137,26 @@ class LiveStore:
         faults[key] = (version, SourceFault(where=where, message=message))
         _log.warning("facts_faulty", where=where, resource_version=version, error=message)
 
-    def replace_all(self, kind: LiveKind, listed: Mapping[Key, Change]) -> None:
+    def begin_list(self, kind: LiveKind) -> Listing:
+        """Return what a list of a kind is gathered in."""
+        return Listing(self.states[kind.name].objects)
+
+    def read_listed(self, kind: LiveKind, manifest: Mapping[str, Any], listing: Listing) -> None:
+        """Add an object of a list."""
+        key = self.read(kind, manifest, listing.objects)
+        if key is None:
+            return
+        fact = listing.objects.get(key)
+        if key in listing.before and listing.before[key] is fact:
+            listing.same += 1
+        if isinstance(fact, VolumeFacts) and fact.driver == CSI_DRIVER:
+            handle = fact.driver, fact.handle
+            held = listing.handles.get(handle, ())
+            listing.handles[handle] = tuple(sorted((*held, fact), key=_name)) if held else (fact,)
+
+    def end_list(self, kind: LiveKind, listing: Listing) -> None:
         """Take over a whole list: what is not in it is gone."""
-        objects = {key: fact for key, fact in listed.items() if not isinstance(fact, Gone)}
+        objects = listing.objects.build()
         state = self.states[kind.name]
         state.lists += 1
         state.is_synced = True
@@ -129,12 +165,11 @@ class LiveStore:
         state.borrowed.clear()
         state.touched = dict.fromkeys(state.touched, True)
         self.heard(kind)
-        if len(state.objects) != len(objects) or any(
-            key not in state.objects or state.objects[key] != fact for key, fact in objects.items()
-        ):
-            state.objects = ShardedMap.of(objects)
+        is_same = state.objects is listing.before and len(objects) == len(state.objects) == listing.same
+        if not is_same:
+            state.objects = objects
             if kind is PERSISTENT_VOLUME:
-                self._handles = _by_handle(objects.values())
+                self._handles = listing.handles.build()
         self._publish(kind)
 
     def give_up(self, kind: LiveKind, why: str) -> None:
@@ -249,7 +284,7 @@ class LiveStore:
         return snapshot  # StorageClasses state nothing that a decision reads
 
 
-def _differs(objects: ShardedMap[Key, Fact | None], key: Key, change: Change) -> bool:
+def _differs(objects: ShardedMap[Key, Change], key: Key, change: Change) -> bool:
     if change is GONE:
         return key in objects
     return key not in objects or objects[key] != change
@@ -261,17 +296,7 @@ def _why(error: Exception) -> str:
     )
 
 
-def _by_handle(volumes: Iterable[Fact | None]) -> Handles:
-    found: dict[tuple[str, str], list[VolumeFacts]] = {}
-    for volume in volumes:
-        if isinstance(volume, VolumeFacts) and volume.driver == CSI_DRIVER:
-            found.setdefault((volume.driver, volume.handle), []).append(volume)
-    return ShardedMap.of({key: tuple(sorted(held, key=_name)) for key, held in found.items()})
-
-
-def _with_handles(
-    handles: Handles, known: ShardedMap[Key, Fact | None], changes: Mapping[Key, Change]
-) -> Handles:
+def _with_handles(handles: Handles, known: ShardedMap[Key, Change], changes: Mapping[Key, Change]) -> Handles:
     """Return the index after changes: each volume taken from where it was and put where it is."""
     held: dict[tuple[str, str], dict[str, VolumeFacts]] = {}
     for key, change in changes.items():

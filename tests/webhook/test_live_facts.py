@@ -375,7 +375,7 @@ async def test_a_hundred_thousand_claims_fit() -> None:
         for start in range(0, number, 250):
             into: dict[object, object] = {}
             for index in range(start, start + 250):
-                store.read(CLAIM, told(index), into)  # type: ignore[arg-type]
+                store.read(CLAIM, told(index), into)
             store.apply(CLAIM, into)  # type: ignore[arg-type]
         each = (tracemalloc.get_traced_memory()[0] - began) / number
     finally:
@@ -396,6 +396,18 @@ def test_a_changed_map_is_as_a_changed_dictionary(first: dict[int, int], changes
     assert dict(after) == wanted
     assert len(after) == len(wanted)
     assert after == wanted
+
+
+@pytest.mark.asyncio
+async def test_a_list_that_tells_nothing_new_changes_nothing() -> None:
+    """S4: decisions are kept by what they read; a list of what is known already must not cost them."""
+    async with watched_apiserver() as server:
+        await fill(server)
+        async with live_facts(server) as facts:
+            before = facts.facts()
+            await server.end_streams("gone")
+            await until(lambda: all(report.lists == 2 for report in facts.kinds()), "all are listed again")
+            assert facts.facts() is before
 
 
 @pytest.mark.asyncio
