@@ -221,6 +221,30 @@ def test_ephemeral_containers_are_judged_as_the_webhook_judges_them(changed: Jso
     assert refusals("sidemount-ephemeral-containers", changed, "ml", _ENABLED, old=changed) == []
 
 
+def _with_image(pod: Json, name: str) -> Json:
+    inits = [
+        {**each, "image": "other"} if each["name"] == name else each for each in pod["spec"]["initContainers"]
+    ]
+    return {**pod, "spec": {**pod["spec"], "initContainers": inits}}
+
+
+@pytest.mark.parametrize(
+    ("source", "container", "is_refused"),
+    [
+        (_SOURCE, "", False),
+        (_SOURCE, "sidemount-train", False),
+        (_SOURCE, "sidemount-keeper", True),
+        ("legacy://a", "sidemount-train", True),
+    ],
+)
+def test_what_is_privileged_keeps_its_image(source: str, container: str, is_refused: bool) -> None:
+    """A daemon is upgraded by its image; a privileged container's would be a way to root on the node."""
+    old = between_rounds(mutated(pod_with({_REQUEST: source})).after)
+    told = refusals("sidemount-images", _with_image(old, container), "ml", _ENABLED, old=old)
+    assert bool(told) is is_refused
+    assert refusals("sidemount-images", pod_with({}), "ml", _ENABLED, old=pod_with({})) == []
+
+
 def test_every_entry_is_quick_harmless_and_bounded() -> None:
     for configuration in (*objects(_MUTATING), *objects(_VALIDATING)):
         for entry in configuration["webhooks"]:
