@@ -105,6 +105,12 @@ def test_every_list_text_and_map_of_the_spec_is_bounded() -> None:
     assert unbounded == []
 
 
+def test_the_example_of_the_type_is_a_class() -> None:
+    example = manifest(_spec()["example"])
+    parse_driver_class(example)
+    assert faults_of(class_schema(), example) == []
+
+
 def test_status_and_columns() -> None:
     definition = of_base("CustomResourceDefinition", f"fusedriverclasses.{DOMAIN}")["spec"]
     (version,) = definition["versions"]
