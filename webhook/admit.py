@@ -7,6 +7,7 @@ all. Nothing kept outlives the settings that it came from, nor the answers of th
 from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any
 
 from sidemount.model.errors import InvalidRequest, Reason
@@ -71,10 +72,9 @@ class Memory:
     """
 
     def __init__(self, facts: Facts, settings: InjectionSettings) -> None:
-        self.facts = facts
-        self.generation = facts.generation()
         self.settings = settings
-        self.epoch = 0
+        self._epochs = count()
+        self._present = (facts, facts.generation(), next(self._epochs))
         self.size_bytes = 0
         self._kept: OrderedDict[PodShape, Kept] = OrderedDict()
 
@@ -88,10 +88,12 @@ class Memory:
     def look_at(self, facts: Facts) -> int:
         """Take these as the present facts; return the number of their epoch."""
         generation = facts.generation()
-        if self.facts is not facts or self.generation != generation:
-            self.facts, self.generation = facts, generation
-            self.epoch += 1
-        return self.epoch
+        known, known_generation, epoch = self._present
+        if known is not facts or known_generation != generation:
+            # All at once, and no number twice: large reviews are decided on a thread of their own.
+            epoch = next(self._epochs)
+            self._present = (facts, generation, epoch)
+        return epoch
 
     def get(self, shape: PodShape) -> Kept | None:
         """Return what was decided for a shape."""

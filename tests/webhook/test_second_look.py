@@ -16,6 +16,7 @@ from tests.webhook.admission import SETTINGS, pod_with, review
 from tests.webhook.live import WITHIN_S, fill, live_facts, until
 from tests.webhook.running import SERVICE, make_certificates
 from tests.webhook.watched_apiserver import (
+    PLURALS,
     WatchedApiServer,
     claim,
     namespace,
@@ -179,6 +180,62 @@ async def test_a_volume_made_a_moment_ago_is_found_by_its_handle(tmp_path: Path)
         answers = await asyncio.gather(*(webhook.admit(asking(existing=existing), "ml") for _ in range(20)))
         assert all(status == 200 and told["allowed"] for status, told in answers), answers[0]
         assert looks(server) == [("list", "persistentvolumes")]
+
+
+def using(claim_name: str) -> dict[str, Any]:
+    """Return a pod that asks for nothing, and uses a claim."""
+    volumes = [{"name": "train", "persistentVolumeClaim": {"claimName": claim_name}}]
+    return pod_with({}, volumes=volumes)
+
+
+@pytest.mark.asyncio
+async def test_a_claim_that_nobody_asked_for_is_looked_for_too(tmp_path: Path) -> None:
+    """A pod whose claim is ours and was made a moment ago would otherwise wait for a CSI driver that may not be there."""
+    async with served(tmp_path) as webhook:
+        server = webhook.server
+        await freeze(server)
+        await server.put(namespace("new"))
+        attributes = {"class": "directory", "source": "dir:///srv/x"}
+        csi = {"driver": "csi.sidemount.io", "volumeHandle": "x", "volumeAttributes": attributes}
+        await server.put(volume("pv-new", csi=csi))
+        await server.put(claim("data", "new", "pv-new"))
+        status, told = await webhook.admit(using("data"), "new")
+        assert status == 200, told
+        assert "patch" in told, told
+
+
+@pytest.mark.asyncio
+async def test_claims_of_others_cost_no_read(tmp_path: Path) -> None:
+    async with served(tmp_path) as webhook:
+        server = webhook.server
+        local = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "local"}, "spec": {}}
+        for manifest in (local, volume("other", driver="other.example"), claim("unbound", "ml")):
+            await server.put(manifest)
+        await server.put(claim("on-local", "ml", "local"))
+        await server.put(claim("on-other", "ml", "other"))
+        await until_known(webhook, "PersistentVolumeClaim", server)
+        server.calls.clear()
+        for name in ("on-local", "on-other", "unbound"):
+            status, told = await webhook.admit(using(name), "ml")
+            assert status == 200, told
+            assert told["allowed"]
+            assert "patch" not in told
+        assert looks(server) == []
+
+
+async def until_known(webhook: Served, kind: str, server: WatchedApiServer) -> None:
+    """Return when the service knows as many objects of a kind as there are, and of PersistentVolumes too."""
+    wanted = [
+        f'objects{{kind="{each}"}} {len(server.collections[PLURALS[each]].objects)}.0'
+        for each in (kind, "PersistentVolume")
+    ]
+    ends = asyncio.get_running_loop().time() + WITHIN_S
+    while True:
+        _, text = await webhook.page("/metrics")
+        if all(line in text for line in wanted):
+            return
+        assert asyncio.get_running_loop().time() < ends, text
+        await asyncio.sleep(0.02)
 
 
 @pytest.mark.asyncio

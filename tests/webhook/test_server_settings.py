@@ -31,6 +31,21 @@ def test_defaults_are_those_of_the_settings() -> None:
     assert parsed.lame_duck_s < parsed.grace_s < 30, "a pod's default grace period has to hold both"
 
 
+def test_facts_come_from_a_directory_or_from_the_cluster() -> None:
+    others = REQUIRED[:-2]
+    parsed = parse_settings([*others, "--facts-from", "cluster"], {})
+    assert (parsed.facts, parsed.kubeconfig) == (None, None)
+    parsed = parse_settings([*others, "--facts-from", "cluster", "--kubeconfig", "/k"], {})
+    assert parsed.kubeconfig == Path("/k")
+    assert parse_settings([*REQUIRED, "--facts-from", "directory"], {}).facts == Path("f")
+    with pytest.raises(InvalidRequest, match="--facts: names a directory, but"):
+        parse_settings([*REQUIRED, "--facts-from", "cluster"], {})
+    with pytest.raises(InvalidRequest, match="--facts is missing"):
+        parse_settings(others, {})
+    with pytest.raises(InvalidRequest, match="moon"):
+        parse_settings([*others, "--facts-from", "moon"], {})
+
+
 def test_every_setting_can_come_by_variable_and_a_flag_wins() -> None:
     environ = {
         **REQUIRED_ENV,
