@@ -87,11 +87,14 @@ class LiveFacts:
         classes = None
         while True:
             is_loaded = self._is_loaded()
-            self._store.return_borrowed()
-            # Of other kinds something changes all the time; that is nothing to tell.
-            if is_loaded and self._store.snapshot.driver_classes() is not classes:
-                classes = self._store.snapshot.driver_classes()
-                told()
+            try:
+                self._store.return_borrowed()
+                # Of other kinds something changes all the time; that is nothing to tell.
+                if is_loaded and self._store.snapshot.driver_classes() is not classes:
+                    classes = self._store.snapshot.driver_classes()
+                    told()
+            except Exception:  # it must not end what serves
+                _log.error("facts_sweep_failed", exc_info=True)
             await asyncio.sleep(_SWEEP_S if is_loaded else _SWEEP_S / 10)
 
     async def wait_loaded(self) -> None:

@@ -183,6 +183,20 @@ async def test_every_refusal_is_tried_again(code: int) -> None:
 
 
 @pytest.mark.asyncio
+async def test_a_server_that_does_not_answer_is_given_up_in_time_and_asked_again() -> None:
+    async with watched_apiserver() as server:
+        await fill(server)
+        server.delay_s = 60.0
+        async with live_facts(server, reads=ReadLimits(call_s=0.5), is_synced=False) as facts:
+            await until(
+                lambda: errors(facts, "Namespace").get(Trouble.TIMEOUT, 0) > 0, "it is still waited for"
+            )
+            server.delay_s = 0.0
+            await facts.wait_loaded()
+            assert not differences(facts.facts(), server)
+
+
+@pytest.mark.asyncio
 async def test_an_optional_kind_that_may_not_be_read_is_told_and_done_without() -> None:
     async with watched_apiserver() as server:
         await fill(server)
