@@ -11,10 +11,10 @@ from tests.pods.conftest import MakeStage
 from tests.pods.manifests import pod
 from tests.pods.source_tree import INBOX, SourceTree
 
-pytestmark = [pytest.mark.root, pytest.mark.fuse]
+pytestmark = [pytest.mark.root, pytest.mark.fuse, pytest.mark.timeout(400)]
 DAEMON = "sidemount-books"
 KEEPER = "sidemount-keeper"
-RECOVERED_S = 60.0
+RECOVERED_S = 120.0
 AS_ROOT = {"runAsUser": 0, "runAsGroup": 0}
 # kill(2) with -1 reaches all but the sender and the first process.
 STOP_THE_REST = "import os, signal; os.kill(-1, signal.SIGSTOP)"
