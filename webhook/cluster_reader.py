@@ -45,13 +45,16 @@ class ReadFailed(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadLimits:
-    """Bounds of one read. `idle_s`: bookmarks come about once a minute, so a watch silent for longer is dead."""
+    """Bounds of one read. A watch is asked for once or twice `watch_s`; one that is silent for `idle_s`, which is longer, is dead.
+
+    Bookmarks are no sign of life: for a kind that never changes the API server sends none.
+    """
 
     call_s: float = 10.0
     page_bytes: int = 32 << 20
     line_bytes: int = 8 << 20
-    idle_s: float = 100.0
-    watch_s: float = 300.0
+    idle_s: float = 135.0
+    watch_s: float = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,10 @@ def families(reports: Iterable[KindReport], reads: int) -> Iterator[Metric]:
     gauges = {
         name: GaugeMetricFamily(f"{_PREFIX}_kind_{name}", text, labels=["kind"])
         for name, text in (
-            ("age_seconds", "Time since the API server last spoke of a kind; bookmarks come once a minute."),
+            (
+                "age_seconds",
+                "Time since the API server last spoke of a kind; watches are renewed within two minutes.",
+            ),
             ("synced", "1 once a kind was listed, or is known not to be readable."),
             ("live", "1 while a watch of the kind is open."),
             ("objects", "Objects known."),
