@@ -57,8 +57,9 @@ def server() -> Iterator[Kubectl]:
     """An API server of the module's own, with the default overlay but for the webhook configurations."""
     if os.environ.get("KUBECONFIG"):
         pytest.skip("KUBECONFIG names a cluster whose types and policies are not ours to replace")
-    places = places_of(f"api-{secrets.token_hex(2)}")
+    places = places_of("e2e-api")
     try:
+        take_down(places)  # what an interrupted run has left
         cluster = bring_up(places, Progress(), api_only=True)
     except MachineLacks as fault:
         pytest.exit(f"e2e: {fault}", returncode=3)
