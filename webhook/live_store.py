@@ -33,7 +33,7 @@ from webhook.live_kinds import (
 )
 
 _MAX_FAULTS = 200
-_BORROWED_S = 10.0
+_BORROWED_S = 30.0
 _log = log("webhook.live_store")
 
 Change = Fact | None | Gone

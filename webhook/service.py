@@ -39,6 +39,7 @@ class Service:
         self._table = ConnectionTable(self._limits)
         self._drain = Drain(lame_duck_s=settings.lame_duck_s, grace_s=settings.grace_s)
         self._metrics = Metrics(self._gauges)
+        self.port = 0  # before it listens
 
     def end(self) -> None:
         """Ask for the end: serve out and drain. A second time: faster."""
@@ -69,6 +70,7 @@ class Service:
             self._table,
             self._metrics,
         )
+        self.port = listener.port
         try:
             async with asyncio.TaskGroup() as group:
                 running = [

@@ -15,7 +15,7 @@ from sidemount.model.facts import Facts, VolumeFacts
 from sidemount.model.names import CSI_DRIVER
 from sidemount.model.yamltext import parse_documents
 from tests.webhook.admission import GOLDEN
-from tests.webhook.watched_apiserver import WatchedApiServer
+from tests.webhook.watched_apiserver import PLURALS, WatchedApiServer
 from webhook.cluster_reader import ReadLimits
 from webhook.kind_watch import Pace
 from webhook.live_facts import LiveFacts
@@ -67,6 +67,10 @@ async def live_facts(
         if is_synced:
             async with asyncio.timeout(WITHIN_S):
                 await facts.wait_loaded()
+            await until(
+                lambda: all(r.is_live or PLURALS[r.kind] in server.always for r in facts.kinds()),
+                "every watch is open",
+            )
         yield facts
         assert not running.done(), "it ended by itself"
     finally:

@@ -357,7 +357,7 @@ async def _step(server: WatchedApiServer, what: str, which: int, how: int) -> No
             await server.end_streams(what)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(steps=st.lists(STEPS, max_size=25))
 def test_after_any_history_the_facts_are_the_servers(steps: list[tuple[str, int, int]]) -> None:
     async def run() -> None:

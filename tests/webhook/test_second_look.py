@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,6 +16,7 @@ from tests.webhook.live import WITHIN_S, fill, live_facts, until
 from tests.webhook.running import SERVICE, make_certificates
 from tests.webhook.watched_apiserver import (
     PLURALS,
+    SERVED,
     WatchedApiServer,
     claim,
     namespace,
@@ -84,7 +84,7 @@ async def served(directory: Path, *, is_loaded: bool = True) -> AsyncIterator[Se
         service = Service(
             Settings(
                 host="127.0.0.1",
-                port=_free_port(),
+                port=0,
                 tls_cert=files.serving,
                 tls_key=files.serving_key,
                 kubeconfig=kubeconfig,
@@ -98,21 +98,15 @@ async def served(directory: Path, *, is_loaded: bool = True) -> AsyncIterator[Se
         connector = aiohttp.TCPConnector(ssl=tls, limit=0, resolver=_Loopback())
         try:
             async with aiohttp.ClientSession(connector=connector) as session:
-                port = service._settings.port
+                await until(lambda: service.port or running.done(), "it listens")
                 if is_loaded:
                     async with asyncio.timeout(WITHIN_S):
                         await announced.wait()
-                yield Served(server, port, session)
+                yield Served(server, service.port, session)
         finally:
             service.end()
             service.end()
             await asyncio.wait_for(running, WITHIN_S)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _kubeconfig(port: int) -> dict[str, Any]:
@@ -132,7 +126,8 @@ def looks(server: WatchedApiServer) -> list[tuple[str, str]]:
 
 
 async def freeze(server: WatchedApiServer) -> None:
-    """From now on, watches tell nothing."""
+    """From now on, watches tell nothing; and none is opened, which would take what is prepared for a read."""
+    await until(lambda: all(server.count("watch", plural) for plural in SERVED), "every watch is open")
     server.is_frozen = True
     server.calls.clear()
 
