@@ -3,7 +3,6 @@
 import contextlib
 import json
 import re
-import secrets
 import signal
 import subprocess
 import sys
@@ -88,7 +87,8 @@ class _Webhook:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RunningCluster]:
     """An API server of the module's own, with our type and a class."""
-    places = places_of(f"facts-{secrets.token_hex(2)}")
+    places = places_of("e2e-facts")
+    take_down(places)  # what an interrupted run has left
     try:
         running = bring_up(places, Progress(), api_only=True)
     except MachineLacks as fault:
