@@ -150,13 +150,15 @@ def test_a_keeper_that_cannot_start_detaches_what_is_dead_and_leaves_what_lives(
     pod.keeper.kill()
     pod.keeper.wait(5)
     pod.kill_daemon("dead")
-    (pod.run_dir / "alive" / "keeper.sock").unlink()
-    (pod.run_dir / "alive" / "keeper.sock").mkdir()  # cannot be replaced by a socket
-    assert pod.start_keeper().wait(10) == 1
-    assert "cannot start" in pod.events()[-1]["fault"]
+    run_dir = pod.run_dir / "alive"
+    run_dir.rename(run_dir.with_name("aside"))
+    run_dir.write_text("a file where the volume's directory belongs")
+    assert pod.start_keeper().wait(20) == 1
+    assert "is not a directory" in pod.events()[-1]["fault"]
     assert (pod.layers("dead"), pod.layers("alive")) == (0, 1)
     assert (pod.seen("alive") / "file").read_text() == "content"
-    (pod.run_dir / "alive" / "keeper.sock").rmdir()
+    run_dir.unlink()
+    run_dir.with_name("aside").rename(run_dir)
     pod.start_keeper()
     pod.start_daemon("dead")
     pod.wait_ready()
