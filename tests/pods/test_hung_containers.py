@@ -53,6 +53,7 @@ def test_a_stopped_container_is_restarted_and_its_open_files_go_on(make_stage: M
     assert running.status().containers["app"].restart_count == 0
 
 
+@pytest.mark.slow
 def test_a_stopped_container_without_takeover_is_restarted_and_remounted(make_stage: MakeStage) -> None:
     tree, running = _run(make_stage, takeover=False)
     watch = Watcher(running)
@@ -78,6 +79,7 @@ def test_a_container_that_is_stopped_while_its_keeper_is_replaced_is_restarted(
     assert watch.created(tree) > 10
 
 
+@pytest.mark.slow
 def test_a_keeper_that_stands_still_has_no_daemon_restarted(make_stage: MakeStage) -> None:
     """What the probe cannot learn is no reason to kill what serves. Five probes' time passes."""
     tree, running = _run(make_stage, takeover=True)

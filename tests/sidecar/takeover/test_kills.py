@@ -22,6 +22,7 @@ def kill(here: Stage, kills: int, least_ms: float, most_ms: float, longest_s: fl
             break
 
 
+@pytest.mark.slow
 def test_nobody_notices_two_hundred_kills(tmp_path: Path) -> None:
     """S4-09, S4-10, S4-11."""
     with stage(tmp_path) as here:
@@ -91,6 +92,7 @@ def test_first_daemon_dies_before_it_answers_init(tmp_path: Path) -> None:
         assert verdict.takeovers[0]["drained"] == 1
 
 
+@pytest.mark.slow
 def test_nodes_that_the_kernel_has_forgotten_unheard_are_found_out(tmp_path: Path) -> None:
     """Every entry of a listing that was never sent is counted once too often; the kernel is asked about such nodes."""
     quiet_s = 5.0  # enough for what the application does in the end, and for the kill thereafter
