@@ -24,7 +24,9 @@ def _die(how: str) -> None:
         os.kill(os.getppid(), signal.SIGKILL)
         signal.pause()
     if how != "SIGKILL":
-        signal.signal(signal.Signals[how], signal.SIG_DFL)  # whoever runs the tests may ignore it, as nohup does
+        signal.signal(
+            signal.Signals[how], signal.SIG_DFL
+        )  # whoever runs the tests may ignore it, as nohup does
     os.kill(os.getpid(), signal.Signals[how])
     signal.pause()
 
