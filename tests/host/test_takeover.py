@@ -193,6 +193,7 @@ def test_a_stopped_serving_process_is_replaced_after_its_deadline(make_pod: Make
     finish(pod, reader)
 
 
+@pytest.mark.slow
 def test_waiting_processes_that_are_stopped_are_passed_over(make_pod: MakePod) -> None:
     pod = takeover_pod(make_pod).start()
     reader = read_from(pod)

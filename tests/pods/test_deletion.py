@@ -104,7 +104,7 @@ def _daemon_and_keeper_that_comes_back(running: RunningPod) -> None:
     "harm",
     [
         _what_serves,
-        _what_serves_stops,
+        pytest.param(_what_serves_stops, marks=pytest.mark.slow),
         _the_whole_daemon_stops,
         _the_keeper_stops_for_a_while,
         _daemon_and_keeper_that_comes_back,
