@@ -102,7 +102,7 @@ class LiveStore:
         state = self.states[kind.name]
         try:
             key = key_of(kind, manifest)
-        except Exception:
+        except Exception:  # an object may be wrong in any way; that must not end the watch of the others
             state.errors[Trouble.MALFORMED] += 1
             return None
         known = into.get(key, state.objects.get(key))

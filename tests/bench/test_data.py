@@ -164,6 +164,7 @@ def test_the_load_refuses_nonsense(tmp_path: Path) -> None:
     assert (ended.returncode, "file000000" in ended.stderr) == (1, True)
 
 
+@pytest.mark.slow
 @pytest.mark.fuse
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_a_short_run_has_every_figure_of_every_subject(tmp_path: Path) -> None:

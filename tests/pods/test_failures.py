@@ -17,6 +17,7 @@ from tests.pods.stage import Images
 _UPGRADES = [row for row in ROWS if row.event == "upgrade of the daemon"]
 
 
+@pytest.mark.slow
 @pytest.mark.root
 @pytest.mark.fuse
 def test_an_upgrade_of_the_daemon_is_a_pause(images: Images) -> None:

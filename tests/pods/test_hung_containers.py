@@ -65,6 +65,7 @@ def test_a_stopped_container_without_takeover_is_restarted_and_remounted(make_st
     assert watch.created(tree) > 3
 
 
+@pytest.mark.slow
 def test_a_container_that_is_stopped_while_its_keeper_is_replaced_is_restarted(
     make_stage: MakeStage,
 ) -> None:

@@ -55,11 +55,23 @@ def test_nobody_notices_deaths_between_doing_and_noting(tmp_path: Path) -> None:
             {"storage": "remote"}, ("--suicide", "0.002"), ("churn", "churn", "keeper", "log"), id="remote"
         ),
         pytest.param({"writeback": True}, (), ("writer", "keeper", "churn", "log", "blocks"), id="writeback"),
-        pytest.param({"pageCache": "direct"}, (), ("writer", "log", "blocks"), id="direct"),
         pytest.param(
-            {"pageCache": "keep", "attributeTimeout": 3600}, (), ("writer", "keeper", "churn"), id="keep"
+            {"pageCache": "direct"}, (), ("writer", "log", "blocks"), id="direct", marks=pytest.mark.slow
         ),
-        pytest.param({"attributeTimeout": 0}, (), ("churn", "lister", "keeper"), id="nothing-cached"),
+        pytest.param(
+            {"pageCache": "keep", "attributeTimeout": 3600},
+            (),
+            ("writer", "keeper", "churn"),
+            id="keep",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            {"attributeTimeout": 0},
+            (),
+            ("churn", "lister", "keeper"),
+            id="nothing-cached",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_nobody_notices_with_any_settings(
