@@ -1,6 +1,6 @@
 # On a fresh Debian 12 as root each of these sets up what it needs by itself.
 PY = .venv/bin/python
-.PHONY: setup demo check test bench torture fsx fmt golden cluster cluster-down e2e
+.PHONY: setup demo check test bench torture fsx fmt golden images cluster cluster-down e2e e2e-slow
 setup: ; @.ci/setup dev
 demo: ; @.ci/setup run && $(PY) -m sidemount.cli demo
 check: ; @.ci/setup dev && .venv/bin/ruff format --check . && .venv/bin/ruff check . && .venv/bin/mypy && .venv/bin/lint-imports
@@ -12,4 +12,6 @@ fmt: ; @.ci/setup dev && .venv/bin/ruff check --fix . && .venv/bin/ruff format .
 golden: ; @.ci/setup dev && $(PY) -m pytest tests/webhook -k golden --update-golden
 cluster: ; @.ci/setup dev && $(PY) -m e2e.cluster up --load-images
 cluster-down: ; @.ci/setup dev && $(PY) -m e2e.cluster down
-e2e: ; @.ci/setup dev && $(PY) -m pytest -o faulthandler_timeout=0 e2e/tests
+images: ; @.ci/setup dev && $(PY) -m e2e.cluster images
+e2e: ; @.ci/setup dev && $(PY) -m pytest -o faulthandler_timeout=0 -m 'not slow' e2e/tests
+e2e-slow: ; @.ci/setup dev && $(PY) -m pytest -o faulthandler_timeout=0 -m slow e2e/tests

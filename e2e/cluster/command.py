@@ -162,6 +162,12 @@ def _build(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _images(arguments: argparse.Namespace) -> int:
+    for reference, archive in service_archives(BUILD, Progress()).items():
+        print(f"{reference} {archive}")
+    return 0
+
+
 def _load_images(arguments: argparse.Namespace) -> int:
     _load(RunningCluster(places_of(arguments.name)), Progress())
     return 0
@@ -212,6 +218,8 @@ def _parser() -> argparse.ArgumentParser:
     build = commands.add_parser("build", help="build what is missing and start nothing")
     build.add_argument("--images", action="store_true", help="the images of this project too")
     build.set_defaults(run=_build)
+    images = commands.add_parser("images", help="build the project's images, and print their OCI archives")
+    images.set_defaults(run=_images)
     load = commands.add_parser(
         "load-images", parents=[named], help="build the project's images and import them"
     )

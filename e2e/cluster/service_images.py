@@ -1,9 +1,11 @@
 """The project's own image, from the Containerfile that users build, for a cluster's node."""
 
+import fcntl
 import hashlib
 import shutil
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from e2e.cluster import debian
@@ -25,6 +27,20 @@ def service_reference() -> str:
 
 def service_archives(build: Path, progress: Progress) -> dict[str, Path]:
     """Return the archives by their references, building what has changed."""
+    with _alone(build):
+        return _archives(build, progress)
+
+
+@contextmanager
+def _alone(build: Path) -> Iterator[None]:
+    """Keep others from building here, and from removing what is older than their sources, at the same time."""
+    (build / "images").mkdir(parents=True, exist_ok=True)
+    with (build / "images" / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _archives(build: Path, progress: Progress) -> dict[str, Path]:
     debian.install_missing(debian.IMAGE_PROGRAMS, progress)
     base = _base(build, progress)
     recipe = [base.name.encode(), CONTAINERFILE.read_bytes(), (SOURCE / "pyproject.toml").read_bytes()]
@@ -44,10 +60,11 @@ def service_archives(build: Path, progress: Progress) -> dict[str, Path]:
 
 def load_services(cluster: RunningCluster, build: Path, progress: Progress) -> tuple[str, ...]:
     """Give the images to the cluster's node; return their references."""
-    archives = service_archives(build, progress)
-    for reference, archive in archives.items():
-        cluster.import_image(archive)
-        progress(f"{reference} is on {cluster.description.node}")
+    with _alone(build):
+        archives = _archives(build, progress)
+        for reference, archive in archives.items():
+            cluster.import_image(archive)
+            progress(f"{reference} is on {cluster.description.node}")
     return tuple(archives)
 
 
