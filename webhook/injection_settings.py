@@ -57,12 +57,12 @@ SANDBOXED_RUNTIME_CLASSES = frozenset(
 class InjectionSettings:
     """How pods are injected on this cluster.
 
-    `sidecar_image` runs the keeper and the built-in filesystems. `image_prefix` goes before every image of ours and of
+    `sidecar_image` runs the keeper and the built-in filesystems: the image that is the webhook too. `image_prefix` goes before every image of ours and of
     classes (air-gapped registries). `image_mirrors` are what another webhook may put before them or in place of their registry. `grace_floor_s` is the least termination grace period of an injected pod.
     `probe_failures` startup probes, one a second, must fail before a daemon's container is restarted.
     """
 
-    sidecar_image: str = "ghcr.io/sidemount/sidecar:0.1.0"
+    sidecar_image: str = "ghcr.io/sidemount/sidemount:0.1.0"
     image_prefix: str = ""
     image_mirrors: tuple[str, ...] = ()
     image_pull_policy: str = ""

@@ -63,10 +63,9 @@ def split_rest(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 def _up(arguments: argparse.Namespace) -> int:
     progress = Progress()
     cluster = bring_up(places_of(arguments.name), progress, api_only=arguments.api_only)
-    if arguments.load_images:
-        _load(cluster, progress)
+    images = load_services(cluster, BUILD, progress) if arguments.load_images else ()
     if arguments.output == "json":
-        print(json.dumps(_told(cluster), indent=1))
+        print(json.dumps({**_told(cluster), "images": images}, indent=1))
         return 0
     name = "" if arguments.name == _DEFAULT_NAME else f" --name {arguments.name}"
     print(f"ready in {progress.elapsed_s:.0f} s. Use it:")
@@ -169,13 +168,9 @@ def _images(arguments: argparse.Namespace) -> int:
 
 
 def _load_images(arguments: argparse.Namespace) -> int:
-    _load(RunningCluster(places_of(arguments.name)), Progress())
+    images = load_services(RunningCluster(places_of(arguments.name)), BUILD, Progress())
+    print(json.dumps({"images": images}, indent=1) if arguments.output == "json" else "\n".join(images))
     return 0
-
-
-def _load(cluster: RunningCluster, progress: Progress) -> None:
-    for reference in load_services(cluster, BUILD, progress):
-        print(reference)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
@@ -221,7 +216,7 @@ def _parser() -> argparse.ArgumentParser:
     images = commands.add_parser("images", help="build the project's images, and print their OCI archives")
     images.set_defaults(run=_images)
     load = commands.add_parser(
-        "load-images", parents=[named], help="build the project's images and import them"
+        "load-images", parents=[named, formed], help="build the project's images and import them"
     )
     load.set_defaults(run=_load_images)
     return parser

@@ -23,6 +23,7 @@ from tests.manifests.files import (
     pod_spec,
     sidecar,
 )
+from webhook.injection_settings import InjectionSettings
 from webhook.settings import Settings, parse_settings
 
 _LABELS = {"app.kubernetes.io/name": "webhook"}
@@ -108,6 +109,9 @@ def test_one_image_of_the_release_for_everything() -> None:
     """What is injected is what injects: keeper, daemon and webhook are of one release."""
     images = {container["image"] for container in _containers()}
     assert images == {service_reference()} == {_webhook_settings().injection.sidecar_image}
+    assert InjectionSettings().sidecar_image == service_reference(), (
+        "the command line says what the cluster does"
+    )
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert service_reference().endswith(f":{version}")
 

@@ -507,9 +507,9 @@ K, D = "sidemount-keeper", "sidemount-train"
 FORGED: list[Any] = [
     pytest.param(_set(K, "image", "evil"), id="keeper-image"),
     pytest.param(
-        _set(K, "image", "evil.example/ghcr.io/sidemount/sidecar:0.1.0"), id="keeper-image-elsewhere"
+        _set(K, "image", "evil.example/ghcr.io/sidemount/sidemount:0.1.0"), id="keeper-image-elsewhere"
     ),
-    pytest.param(_set(D, "image", "ghcr.io/sidemount/sidecar-evil:0.1.0"), id="daemon-image-of-like-name"),
+    pytest.param(_set(D, "image", "ghcr.io/sidemount/sidemount-evil:0.1.0"), id="daemon-image-of-like-name"),
     pytest.param(_set(K, "image", None), id="keeper-no-image"),
     pytest.param(_set(K, "terminationMessagePath", "/sidemount/train"), id="keeper-message-in-mounts"),
     pytest.param(
@@ -686,7 +686,7 @@ def test_an_image_prefix_that_is_rolled_out_converges() -> None:
     prefixed = replace(SETTINGS, image_prefix="air.gap/")
     pod = injected()
     again = mutated(pod, settings=prefixed)
-    assert own(again.after, "sidemount-keeper")["image"] == "air.gap/ghcr.io/sidemount/sidecar:0.1.0"
+    assert own(again.after, "sidemount-keeper")["image"] == "air.gap/ghcr.io/sidemount/sidemount:0.1.0"
     assert mutated(again.after, settings=prefixed).patch == []
     assert mutated(again.after).reason == "HandMade", "nobody allows that registry without the setting"
 
