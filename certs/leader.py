@@ -7,7 +7,6 @@ from cryptography import x509
 
 from certs.api_clock import ApiClock
 from certs.change import Change, carry_out, told
-from certs.cluster import Cluster
 from certs.live import LiveConfiguration, bundle_patch
 from certs.look import Look, configuration_place, secret_place
 from certs.replicas import replicas_verify
@@ -16,6 +15,7 @@ from certs.rotation import Decision, Seen, decide, trusted_everywhere
 from certs.secret import render_secret
 from certs.settled import SettleWatch
 from certs.standing import Standing
+from sidemount.host.cluster import Cluster
 from sidemount.host.logs import log
 from sidemount.model.errors import PublishConflict, VolumeError
 

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from certs.cluster import Cluster, Document, Place
 from certs.live import LiveConfiguration, parse_configuration
 from certs.rotate_settings import RotateSettings
 from certs.secret import SecretRead, parse_secret
+from sidemount.host.cluster import Cluster, Document, Place
 
 _KINDS = {
     "MutatingWebhookConfiguration": "mutatingwebhookconfigurations",

@@ -6,9 +6,9 @@ from typing import Any
 
 from cryptography import x509
 
-from certs.cluster import Cluster, Document, Place
 from certs.handshake import shake_hands
 from certs.live import ServiceName
+from sidemount.host.cluster import Cluster, Document, Place
 
 _AT_ONCE = 8
 _MAX_ENDPOINTS = 200

@@ -11,16 +11,16 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from certs.api_clock import ApiClock
-from certs.cluster import Cluster
-from certs.election import Election, lease_place
 from certs.exposition import Exposition
-from certs.lease import RENEW_EVERY_S
 from certs.rotate_settings import RotateSettings
 from certs.rotator import Rotator
 from certs.standing import Standing
 from sidemount.host import logs
+from sidemount.host.cluster import Cluster
 from sidemount.host.cluster_configuration import load_cluster_configuration
+from sidemount.host.election import Election, lease_place
 from sidemount.model.errors import HostFailure, VolumeError
+from sidemount.model.lease import RENEW_EVERY_S
 
 _RESIGN_S = 3.0
 _log = logs.log("certs.rotate")

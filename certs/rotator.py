@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection
 from cryptography import x509
 
 from certs.api_clock import ApiClock
-from certs.cluster import Cluster
 from certs.delivery import Delivery, is_better
 from certs.handshake import shake_hands
 from certs.leader import Leader
@@ -17,6 +16,7 @@ from certs.pem import parse_bundle
 from certs.rotate_settings import RotateSettings
 from certs.standing import Standing
 from certs.trust import Trust, Verdict, verify
+from sidemount.host.cluster import Cluster
 from sidemount.host.logs import log
 from sidemount.model.errors import VolumeError
 

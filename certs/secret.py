@@ -9,9 +9,9 @@ from typing import Any
 
 from cryptography import x509
 
-from certs.cluster import Document
 from certs.keyring import OWN_KEYS, RECORD, Keyring, parse_keyring, render_keyring
 from certs.pem import MAX_FILE_BYTES, is_pair, parse_bundle
+from sidemount.host.cluster import Document
 from sidemount.model.errors import VolumeError
 
 MARK = "sidemount.io/certs"

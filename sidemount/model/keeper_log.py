@@ -113,7 +113,7 @@ _FRESH = ("Mounting", "Aborted")
 _PHASES = frozenset(
     {"Mounting", "Adopting", "WaitingForDaemon", "Starting", "Attaching", _SERVING, "Aborted", *_ENDING}
 )
-_KINDS = {kind.value: kind for kind in Kind if kind is not Kind.FAULT}
+_KINDS: Mapping[str, Kind] = {kind.value: kind for kind in Kind if kind is not Kind.FAULT}
 _BAD_LEVELS = ("warning", "error", "critical")
 _TEXTS = ("fault", "what", "why", "cause", "was", "detail", "consequence")
 

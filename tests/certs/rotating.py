@@ -12,15 +12,15 @@ from cryptography import x509
 from kubernetes.aio import client
 
 from certs.api_clock import ApiClock
-from certs.cluster import Cluster, Document, Place
 from certs.delivery import CERTIFICATE, Delivery
-from certs.election import Election, lease_place
 from certs.live import parse_configuration
 from certs.pem import parse_bundle
 from certs.rotate_settings import RotateSettings
 from certs.rotator import Rotator
 from certs.standing import Standing
 from certs.trust import verify
+from sidemount.host.cluster import Cluster, Document, Place
+from sidemount.host.election import Election, lease_place
 from sidemount.model.errors import VolumeError
 from tests.certs.fake_cluster import MUTATING, VALIDATING, FakeCluster
 from tests.certs.rotation_world import POLICY, SERVICE, START

@@ -22,7 +22,6 @@ from certs.delivery import CERTIFICATE, KEY, Delivery, is_better
 from certs.exposition import Exposition
 from certs.hosts import parse_hosts
 from certs.keyring import Keyring, Retiring, parse_keyring, render_keyring
-from certs.lease import LeaseRecord, Watched, claim, parse_lease, release, render_lease, watch
 from certs.live import LiveConfiguration, LiveEntry, bundle_patch, parse_configuration
 from certs.pem import render_certificate, render_key
 from certs.rotate_settings import add_rotate_arguments, parse_rotate_settings
@@ -30,6 +29,7 @@ from certs.secret import Custody, parse_secret
 from certs.standing import STUCK_S, Standing
 from certs.trust import Trust, Verdict
 from sidemount.model.errors import HostFailure, InvalidRequest, Unsupported
+from sidemount.model.lease import LeaseRecord, Watched, claim, parse_lease, release, render_lease, watch
 from tests.certs.rotation_world import SERVICE, START
 from webhook.tls import ServingCertificate
 

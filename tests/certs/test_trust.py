@@ -18,13 +18,13 @@ from kubernetes.aio import client
 from certs.__main__ import main
 from certs.api_clock import ApiClock
 from certs.authority import Issued, create_authority, issue_serving
-from certs.cluster import Cluster
 from certs.handshake import shake_hands
 from certs.hosts import parse_hosts
 from certs.live import ServiceName
 from certs.pem import parse_bundle, render_bundle, render_certificate, render_key
 from certs.replicas import ready_addresses, replicas_verify
 from certs.trust import Trust, Verdict, verify
+from sidemount.host.cluster import Cluster
 from tests.certs.fake_cluster import SLICES, FakeCluster, serving
 
 NOW = datetime.now(UTC).replace(microsecond=0)

@@ -4,14 +4,14 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, Self
+from typing import Any, Protocol, Self
 from urllib.parse import quote
 
 import aiohttp
 from kubernetes.aio import client, config
 
-from certs.api_clock import ApiClock
 from sidemount.model.errors import (
     InvalidRequest,
     NotReady,
@@ -31,17 +31,19 @@ Document = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One object's kind, collection path and name."""
+    """One object's kind, collection path and name, and what of it is meant."""
 
     kind: str
     collection: str
     name: str
     is_secret: bool = False
+    subresource: str = ""
 
     @property
     def path(self) -> str:
-        """The path of the object itself."""
-        return f"{self.collection}/{quote(self.name, safe='')}"
+        """The path of the object itself, or of its subresource."""
+        whole = f"{self.collection}/{quote(self.name, safe='')}"
+        return f"{whole}/{self.subresource}" if self.subresource else whole
 
     @property
     def told(self) -> str:
@@ -49,11 +51,19 @@ class Place:
         return f"{self.kind} {self.name}"
 
 
+class HearsTime(Protocol):
+    """Who wants to know the API server's time."""
+
+    def heard(self, moment: datetime) -> None:
+        """Take note of it."""
+        ...
+
+
 class Cluster:
     """One API server. Use it as an async context manager."""
 
     def __init__(
-        self, configuration: client.Configuration, clock: ApiClock, *, call_s: float = CALL_S
+        self, configuration: client.Configuration, clock: HearsTime | None, *, call_s: float = CALL_S
     ) -> None:
         configuration.retries = (
             None  # each caller has its own way of trying again; 0 and False mean for ever here
@@ -128,7 +138,7 @@ class Cluster:
         return _answer(method, place, response.status, content)
 
     def _hear(self, date: str | None) -> None:
-        if date is None:
+        if date is None or self._clock is None:
             return
         try:
             self._clock.heard(parsedate_to_datetime(date))

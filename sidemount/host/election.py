@@ -5,13 +5,22 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from certs.cluster import Cluster, Document, Place
-from certs.lease import DURATION_S, LeaseRecord, Watched, claim, parse_lease, release, render_lease, watch
+from sidemount.host.cluster import Cluster, Document, Place
 from sidemount.host.logs import log
 from sidemount.model.errors import PublishConflict, VolumeError
+from sidemount.model.lease import (
+    DURATION_S,
+    LeaseRecord,
+    Watched,
+    claim,
+    parse_lease,
+    release,
+    render_lease,
+    watch,
+)
 
 _LEADS_S = DURATION_S * 2 / 3
-_log = log("certs.election")
+_log = log("election")
 
 
 def lease_place(namespace: str, name: str) -> Place:
