@@ -1,38 +1,30 @@
 """From nothing to a cluster that is ready: what is missing is built, the node started, its components in their order."""
 
-import fcntl
-import os
-import secrets
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
 from pathlib import Path
 
 from e2e.cluster import debian
-from e2e.cluster.component import Component
-from e2e.cluster.control_plane import api_components, controller_components
 from e2e.cluster.errors import ClusterFault
 from e2e.cluster.go_tools import go_programs
-from e2e.cluster.kubeconfig import render_kubeconfig
 from e2e.cluster.kubectl import KubectlFailed
-from e2e.cluster.machine import Machine, inspect_machine, snapshotter_for
+from e2e.cluster.locks import is_locked, locked
+from e2e.cluster.machine import inspect_machine
 from e2e.cluster.namespaces import launch, pid_namespace
-from e2e.cluster.node_components import node_components, render_files
+from e2e.cluster.node_files import write_cluster, write_node
 from e2e.cluster.node_images import busybox_archive, pause_archive
-from e2e.cluster.node_spec import NodeSpec
 from e2e.cluster.orders import first_process
-from e2e.cluster.pki import accounts_of, make_certificates, make_tokens, render_tokens
-from e2e.cluster.places import BUILD, SOURCE, ClusterPlaces
+from e2e.cluster.places import BUILD, ClusterPlaces, NodePlaces
 from e2e.cluster.progress import Progress
-from e2e.cluster.running import Description, RunningCluster, is_held, tail, take_down
+from e2e.cluster.running import Description, RunningCluster, is_held, take_down
+from e2e.cluster.running_node import RunningNode, tail
 from e2e.cluster.topology import Topology
 from e2e.cluster.waiting import wait_for
 
 NODE_LOG = "node"
-_SETUP_S, _API_S, _NODE_S, _ACCOUNT_S = 60.0, 120.0, 180.0, 60.0
+API_S, NODE_S = 120.0, 180.0
+_SETUP_S, _ACCOUNT_S = 60.0, 60.0
 _MANY_STARTS = 6
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def prepare(build: Path, progress: Progress) -> dict[str, Path]:
@@ -53,9 +45,11 @@ def bring_up(
     programs = prepare(build, progress)
     places.directory.mkdir(parents=True, exist_ok=True)
     topology = Topology(places.name)
-    with _locked(places) as lock:
-        _write_everything(topology, places, machine, programs, api_only=api_only)
-        launch(_spec_file(topology, places), places.log(NODE_LOG), lock)
+    first = topology.nodes[0]
+    with _free(places) as lock:
+        write_cluster(topology, places)
+        write_node(topology, first, places, machine, programs, api_only=api_only)
+        launch(places.of(first).spec, places.log(NODE_LOG), lock)
     try:
         cluster = _await_node(topology, places, programs, api_only=api_only)
         _start_components(cluster, progress, build, api_only=api_only)
@@ -67,98 +61,35 @@ def bring_up(
 
 
 @contextmanager
-def _locked(places: ClusterPlaces) -> Iterator[int]:
-    """Give the lock's descriptor, for the node to inherit. Raises ClusterFault when a cluster of this name holds it."""
-    with places.lock.open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ClusterFault(
-                f"cluster {places.name!r} runs already", hint="use it, or: python -m e2e.cluster down"
-            ) from None
-        yield lock.fileno()
-
-
-def _spec_file(topology: Topology, places: ClusterPlaces) -> Path:
-    return places.config / topology.nodes[0].name / "init.json"
-
-
-def _write_everything(
-    topology: Topology,
-    places: ClusterPlaces,
-    machine: Machine,
-    programs: Mapping[str, Path],
-    *,
-    api_only: bool,
-) -> None:
-    """Write certificates, tokens and configuration anew, and begin with an empty disk."""
-    for directory in (places.node, places.config, places.logs):
-        shutil.rmtree(directory, ignore_errors=True)
-        directory.mkdir(mode=0o700)
-    node = topology.nodes[0]
-    certificates = make_certificates(topology, datetime.now(UTC))
-    accounts = accounts_of(topology)
-    tokens = make_tokens(accounts, lambda: secrets.token_hex(16))
-    files: dict[str, bytes] = {**certificates, "tokens.csv": render_tokens(accounts, tokens).encode()}
-    for account in accounts:
-        text = render_kubeconfig(topology.api_url, certificates["ca.crt"], account.user, tokens[account.name])
-        files[f"{account.name}.kubeconfig"] = text.encode()
-    of_node = render_files(
-        topology,
-        node,
-        places.config,
-        snapshotter=snapshotter_for(places.node),
-        lowers_oom_score=machine.lowers_oom_score,
+def _free(places: ClusterPlaces) -> Iterator[int]:
+    """Give the lock's descriptor, for the first node to inherit. Raises ClusterFault when a cluster of this name runs."""
+    taken = ClusterFault(
+        f"cluster {places.name!r} runs already", hint="use it, or: python -m e2e.cluster down"
     )
-    files |= {f"{node.name}/{name}": text.encode() for name, text in of_node.items()}
-    components = api_components(topology, places, programs, alone=api_only)
-    if not api_only:
-        components += controller_components(topology, places, programs)
-        components += node_components(topology, node, places.config, programs, _PATH)
-    cgroup = "" if api_only else topology.cgroup_of(node)
-    spec = _spec(topology, places, components, cgroup)
-    files[f"{node.name}/init.json"] = spec.render().encode()
-    for name, content in files.items():
-        _write_secretly(places.config / name, content)
-    _write_secretly(places.kubeconfig, files["admin.kubeconfig"])
+    if is_held(places):  # by a node that joined, while the first one is dead
+        raise taken
+    try:
+        with locked(places.lock) as lock:
+            yield lock
+    except BlockingIOError:
+        raise taken from None
 
 
-def _spec(
-    topology: Topology, places: ClusterPlaces, components: tuple[Component, ...], cgroup: str
-) -> NodeSpec:
-    node = topology.nodes[0]
-    hosts = "127.0.0.1 localhost\n" + "".join(f"{each.address} {each.name}\n" for each in topology.nodes)
-    return NodeSpec(
-        name=node.name,
-        address=node.address,
-        prefix=int(node.pods.rpartition("/")[2]),
-        hosts=hosts,
-        cgroup=cgroup,
-        disk=places.node,
-        cni=places.config / node.name / "cni",
-        logs=places.logs,
-        socket=places.socket,
-        source=SOURCE,
-        components=components,
-    )
-
-
-def _write_secretly(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with open(descriptor, "wb") as file:
-        file.write(content)
+def await_first_process(places: NodePlaces) -> int:
+    """Wait until a node is set up and takes orders; return its first process. Raises ClusterFault."""
+    wait_for(lambda: first_process(places.socket) is not None or not is_locked(places.lock), _SETUP_S)
+    first = first_process(places.socket)
+    if first is None:
+        raise ClusterFault("the node was not set up", log=tail(places.log(NODE_LOG), 10))
+    return first
 
 
 def _await_node(
     topology: Topology, places: ClusterPlaces, programs: Mapping[str, Path], *, api_only: bool
 ) -> RunningCluster:
-    """Wait until the node is set up and takes orders."""
+    """Wait until the first node takes orders, and write down what there is."""
     node = topology.nodes[0]
-    wait_for(lambda: first_process(places.socket) is not None or not is_held(places), _SETUP_S)
-    first = first_process(places.socket)
-    if first is None:
-        raise ClusterFault("the node was not set up", log=tail(places.log(NODE_LOG), 10))
+    first = await_first_process(places.of(node))
     places.description.write_text(
         Description(
             node=node.name,
@@ -180,17 +111,17 @@ def _start_components(cluster: RunningCluster, progress: Progress, build: Path, 
     for component in ("etcd", "kube-apiserver", *runtime):
         cluster.start(component)
     if not api_only:
-        wait_ready(cluster, "containerd", lambda: bool(cluster.ctr("version")), _API_S)
+        wait_ready(cluster, "containerd", lambda: bool(cluster.ctr("version")), API_S)
         for archive in (pause_archive(build), busybox_archive(build)):
             cluster.import_image(archive)
-    wait_ready(cluster, "kube-apiserver", lambda: answers(cluster), _API_S)
+    wait_ready(cluster, "kube-apiserver", lambda: answers(cluster), API_S)
     progress("the API server is ready")
     if api_only:
         return
     for component in ("kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy"):
         cluster.start(component)
-    wait_ready(cluster, "kubelet", lambda: node_is_ready(cluster), _NODE_S)
-    progress(f"{cluster.description.node} is ready")
+    wait_ready(cluster, "kubelet", lambda: node_is_ready(cluster), NODE_S)
+    progress(f"{cluster.name} is ready")
     wait_ready(
         cluster,
         "kube-controller-manager",
@@ -199,13 +130,11 @@ def _start_components(cluster: RunningCluster, progress: Progress, build: Path, 
     )
 
 
-def wait_ready(
-    cluster: RunningCluster, component: str, is_ready: Callable[[], bool], timeout_s: float
-) -> None:
+def wait_ready(node: RunningNode, component: str, is_ready: Callable[[], bool], timeout_s: float) -> None:
     """Wait for a condition that a component brings about. Raises ClusterFault naming who keeps it from being, with its log."""
 
     def outcome() -> str | None:
-        culprit = _often_started(cluster)
+        culprit = _often_started(node)
         if culprit:
             return culprit
         try:
@@ -216,9 +145,9 @@ def wait_ready(
     found = wait_for(outcome, timeout_s)
     if found == "ready":
         return
-    culprit = found or _not_running(cluster) or component
+    culprit = found or _not_running(node) or component
     why = "ends again and again" if found else f"is not ready after {timeout_s:g} s"
-    raise ClusterFault(f"{culprit} {why}", log=cluster.log_tail(culprit))
+    raise ClusterFault(f"{culprit} {why}", log=node.log_tail(culprit))
 
 
 def answers(cluster: RunningCluster) -> bool:
@@ -229,16 +158,16 @@ def answers(cluster: RunningCluster) -> bool:
         return False
 
 
-def node_is_ready(cluster: RunningCluster) -> bool:
-    """Tell whether the Node object says so."""
-    node = cluster.kubectl().get("node", cluster.description.node) or {}
+def node_is_ready(cluster: RunningCluster, name: str = "") -> bool:
+    """Tell whether the Node object says so; that of the first node unless one is named."""
+    node = cluster.kubectl().get("node", name or cluster.name) or {}
     conditions = node.get("status", {}).get("conditions", ())
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
-def _often_started(cluster: RunningCluster) -> str | None:
-    return next((name for name, it in cluster.status().items() if it["starts"] >= _MANY_STARTS), None)
+def _often_started(node: RunningNode) -> str | None:
+    return next((name for name, it in node.status().items() if it["starts"] >= _MANY_STARTS), None)
 
 
-def _not_running(cluster: RunningCluster) -> str | None:
-    return next((name for name, it in cluster.status().items() if it["wanted"] and it["pid"] is None), None)
+def _not_running(node: RunningNode) -> str | None:
+    return next((name for name, it in node.status().items() if it["wanted"] and it["pid"] is None), None)

@@ -7,6 +7,7 @@ and a volume does not show up twice.
 
 import os
 import subprocess
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,6 @@ _ON_DISK = (
     "/var/lib/cni",
     "/var/log/pods",
     "/var/log/containers",
-    "/srv",
 )
 _BRIDGE = "cni0"
 _STEP_S = 30.0
@@ -65,10 +65,13 @@ class Write:
 Step = Run | MakeDirectory | Write
 
 
-def plan_setup(spec: NodeSpec, *, has_fuse_control: bool, cgroup_trees: Sequence[Path]) -> tuple[Step, ...]:
+def plan_setup(
+    spec: NodeSpec, *, has_fuse_control: bool, cgroup_trees: Sequence[Path], boot_id: str
+) -> tuple[Step, ...]:
     """Return what turns fresh, private namespaces into the node, in order.
 
-    `cgroup_trees`: where the node's cgroup has to be; kubelet wants it to exist.
+    `cgroup_trees`: where the node's cgroup has to be; kubelet wants it to exist. `boot_id`: by which it tells one start of the
+    node from another.
     """
     return (
         _run("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", "/run"),
@@ -76,8 +79,10 @@ def plan_setup(spec: NodeSpec, *, has_fuse_control: bool, cgroup_trees: Sequence
         Write(Path("/etc/hosts"), spec.hosts),
         Write(Path("/etc/hostname"), f"{spec.name}\n"),
         *(step for place in _ON_DISK for step in _bind(spec.disk / place.lstrip("/"), Path(place))),
+        *_bind(spec.shared, Path("/srv")),
         *_bind(spec.cni, Path("/etc/cni/net.d")),
         *(step for name, value in _KERNEL_SETTINGS.items() for step in _guard(name, value)),
+        *_guard("kernel/random/boot_id", boot_id),
         *(() if has_fuse_control else (_run("mount", "-t", "fusectl", "fusectl", str(_FUSE_CONTROL)),)),
         *(MakeDirectory(tree / spec.cgroup) for tree in cgroup_trees if spec.cgroup),
         _run("mount", "--make-rshared", "/"),
@@ -91,7 +96,10 @@ def set_up(spec: NodeSpec) -> None:
     if cgroups.is_unified() and spec.cgroup:
         (_CGROUP / "cgroup.subtree_control").write_text("+cpu +cpuset +io +memory +pids")
     trees = [_CGROUP] if cgroups.is_unified() else [path for path in _CGROUP.iterdir() if path.is_dir()]
-    for step in plan_setup(spec, has_fuse_control=_is_mount(_FUSE_CONTROL), cgroup_trees=trees):
+    plan = plan_setup(
+        spec, has_fuse_control=_is_mount(_FUSE_CONTROL), cgroup_trees=trees, boot_id=str(uuid.uuid4())
+    )
+    for step in plan:
         match step:
             case Run(argv):
                 _execute(argv)

@@ -11,7 +11,7 @@ from e2e.cluster.component import Component, component_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSpec:
-    """One node. `cgroup` is empty where no pods will run. `hosts` is the text of /etc/hosts."""
+    """One node. `cgroup` is empty where no pods will run. `hosts` is the text of /etc/hosts. `shared` is /srv of all nodes."""
 
     name: str
     address: str
@@ -19,6 +19,7 @@ class NodeSpec:
     hosts: str
     cgroup: str
     disk: Path
+    shared: Path
     cni: Path
     logs: Path
     socket: Path
@@ -27,7 +28,7 @@ class NodeSpec:
 
     def render(self) -> str:
         """Return the text that `read_spec` reads."""
-        paths = ("disk", "cni", "logs", "socket", "source")
+        paths = ("disk", "shared", "cni", "logs", "socket", "source")
         texts = ("name", "address", "prefix", "hosts", "cgroup")
         return json.dumps(
             {
@@ -50,6 +51,7 @@ def parse_spec(text: str) -> NodeSpec:
         hosts=fields["hosts"],
         cgroup=fields["cgroup"],
         disk=Path(fields["disk"]),
+        shared=Path(fields["shared"]),
         cni=Path(fields["cni"]),
         logs=Path(fields["logs"]),
         socket=Path(fields["socket"]),

@@ -1,30 +1,24 @@
-"""A cluster that runs: its components, its node, its API; and its end."""
+"""A cluster that runs: its nodes, its API; and its end."""
 
-import fcntl
 import json
 import os
 import shutil
 import signal
-import subprocess
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from e2e.cluster.errors import ClusterFault
 from e2e.cluster.kubectl import Kubectl
-from e2e.cluster.namespaces import entering, entering_network, first_processes_of
-from e2e.cluster.node_components import CONTAINERD_SOCKET
-from e2e.cluster.orders import first_process, give
-from e2e.cluster.places import ClusterPlaces
-from e2e.cluster.topology import Topology
+from e2e.cluster.locks import is_locked
+from e2e.cluster.namespaces import entering_network, first_processes_of
+from e2e.cluster.orders import first_process
+from e2e.cluster.places import ClusterPlaces, NodePlaces
+from e2e.cluster.running_node import RunningNode
+from e2e.cluster.topology import Node, Topology
 from e2e.cluster.waiting import wait_for
 from e2e.podlet import cgroups
 
-_STOP_S, _END_S = 30.0, 60.0
-_IMPORT_S = 300.0
-LOG_LINES = 25
+_END_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,99 +39,44 @@ class Description:
         return json.dumps({name: getattr(self, name) for name in self.__slots__}, indent=1) + "\n"
 
 
-class RunningCluster:
-    """A cluster by its places. It may end at any time: then each call says that nobody answers."""
+class RunningCluster(RunningNode):
+    """A cluster by its places. What is done to it without naming a node is done to the first one."""
 
     def __init__(self, places: ClusterPlaces) -> None:
         self.places = places
+        self.topology = Topology(places.name)
         try:
             self.description = Description(**json.loads(places.description.read_text()))
         except FileNotFoundError:
             raise ClusterFault(
                 f"there is no cluster {places.name!r}", hint="start it: python -m e2e.cluster up"
             ) from None
+        first = self.topology.nodes[0]
+        super().__init__(first.name, places.of(first), self.description.ctr, self.topology.cgroup_of(first))
 
     @property
-    def pid(self) -> int:
-        """The node's first process. Raises ClusterFault when there is none."""
-        found = first_process(self.places.socket)
-        if found is None:
+    def nodes(self) -> tuple[RunningNode, ...]:
+        """The nodes that belong to the cluster now, running or not; the first is the cluster itself."""
+        more = (node for node in self.topology.nodes[1:] if self.places.of(node).spec.exists())
+        return (self, *(self._node(node) for node in more))
+
+    def node(self, name: str) -> RunningNode:
+        """Return a node by its name. Raises ClusterFault when none of that name has joined."""
+        known = {node.name: node for node in self.nodes}
+        if name not in known:
             raise ClusterFault(
-                f"cluster {self.places.name!r} does not run any more",
-                hint=f"its logs are in {self.places.logs}",
+                f"cluster {self.places.name!r} has no node {name!r}", hint=f"it has {', '.join(known)}"
             )
-        return found
+        return known[name]
 
     def kubectl(self) -> Kubectl:
-        """Return kubectl of the administrator, run from outside the node's mounts and processes."""
+        """Return kubectl of the administrator, run from outside the nodes' mounts and processes."""
         return Kubectl(self.places.kubeconfig, entering_network(self.pid), self.description.kubectl)
 
-    def on_node(self, *argv: str, timeout_s: float = 60.0) -> str:
-        """Run a command on the node and return what it printed. Raises ClusterFault."""
-        whole = [*entering(self.pid), "env", "--chdir=/", *argv]
-        try:
-            done = subprocess.run(
-                whole, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s
-            )
-        except subprocess.TimeoutExpired:
-            raise ClusterFault(f"{' '.join(argv)} has not ended after {timeout_s:g} s on the node") from None
-        if done.returncode:
-            raise ClusterFault(f"{' '.join(argv)} failed on the node: {done.stderr.strip()}")
-        return done.stdout
-
-    def ctr(self, *arguments: str, timeout_s: float = _IMPORT_S) -> str:
-        """Run containerd's own client in the namespace that kubelet uses."""
-        return self.on_node(
-            self.description.ctr, "-a", CONTAINERD_SOCKET, "-n", "k8s.io", *arguments, timeout_s=timeout_s
+    def _node(self, node: Node) -> RunningNode:
+        return RunningNode(
+            node.name, self.places.of(node), self.description.ctr, self.topology.cgroup_of(node)
         )
-
-    def import_image(self, archive: Path) -> None:
-        """Give an image to the node."""
-        self.ctr("images", "import", "--local", str(archive))
-
-    def status(self) -> Mapping[str, Mapping[str, Any]]:
-        """Return what each component does."""
-        components: Mapping[str, Mapping[str, Any]] = give(self.places.socket, {"order": "status"})[
-            "components"
-        ]
-        return components
-
-    def start(self, component: str) -> None:
-        """Start a component, unless it runs."""
-        give(self.places.socket, {"order": "start", "component": component})
-
-    def signal(self, component: str, number: signal.Signals, *, is_wanted: bool = True) -> None:
-        """Send a signal to a component; one that is still wanted is started anew when it ends of that."""
-        order = {"order": "signal", "component": component, "signal": number.name, "wanted": is_wanted}
-        give(self.places.socket, order)
-
-    def stop(self, component: str) -> None:
-        """Stop a component and wait for its end, in the end by force."""
-        self.signal(component, signal.SIGTERM, is_wanted=False)
-        if not wait_for(lambda: self.status()[component]["pid"] is None, _STOP_S):
-            self.signal(component, signal.SIGKILL, is_wanted=False)
-            if not wait_for(lambda: self.status()[component]["pid"] is None, _STOP_S):
-                raise ClusterFault(f"{component} does not end", log=self.log_tail(component))
-
-    def restart(self, component: str) -> None:
-        """Stop a component and start it. That it runs is not yet that it is ready."""
-        self.stop(component)
-        self.start(component)
-
-    def log_tail(self, component: str, lines: int = LOG_LINES) -> str:
-        """Return a heading and the end of a component's log."""
-        path = self.places.log(component)
-        return f"the end of {path}:\n{tail(path, lines)}"
-
-
-def tail(path: Path, lines: int) -> str:
-    """Return the last lines of a file, however large it is."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - lines * 2000))
-            return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
-    except OSError as error:
-        return f"({error})"
 
 
 def take_down(places: ClusterPlaces) -> bool:
@@ -153,8 +92,9 @@ def take_down(places: ClusterPlaces) -> bool:
         )
     topology = Topology(places.name)
     for node in topology.nodes:
-        _remove_cgroup(topology.cgroup_of(node))
-    for directory in (places.node, places.config):
+        remove_cgroup(topology.cgroup_of(node))
+    own = [at for node in topology.nodes if (at := places.of(node).own) is not None]
+    for directory in (places.node, places.config, *own):
         shutil.rmtree(directory, ignore_errors=True)
     for file in (places.description, places.kubeconfig, places.socket):
         file.unlink(missing_ok=True)
@@ -162,27 +102,34 @@ def take_down(places: ClusterPlaces) -> bool:
 
 
 def is_held(places: ClusterPlaces) -> bool:
-    """Tell whether anything of the node lives: its first process, or that one's parent, holds the lock."""
-    try:
-        with places.lock.open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except BlockingIOError:
-        return True
-    return False
+    """Tell whether anything of any node lives."""
+    return any(is_locked(places.of(node).lock) for node in Topology(places.name).nodes)
 
 
-def _kill(places: ClusterPlaces) -> None:
-    """Kill the first process: the one that listens, or what was started as such and does not listen."""
+def kill_first_process(places: NodePlaces) -> bool:
+    """Kill what listens as a node's first process, and with it all of the node. Return whether there was one."""
     first = first_process(places.socket)
-    for pid in [first] if first is not None else first_processes_of(places):
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    if first is None:
+        return False
+    with suppress(ProcessLookupError):
+        os.kill(first, signal.SIGKILL)
+    return True
 
 
-def _remove_cgroup(cgroup: str) -> None:
+def remove_cgroup(cgroup: str) -> None:
+    """Remove what a node's end leaves of its cgroup. Raises ClusterFault."""
     try:
         cgroups.remove(cgroup)
     except OSError as error:
         raise ClusterFault(f"the cgroup {cgroup} cannot be removed: {error}") from error
+
+
+def _kill(places: ClusterPlaces) -> None:
+    """Kill the nodes' first processes: those that listen, and what was started as such and does not listen."""
+    held = [at for node in Topology(places.name).nodes if is_locked((at := places.of(node)).lock)]
+    killed = [kill_first_process(at) for at in held]  # every one, whatever becomes of another
+    if all(killed):
+        return
+    for pid in first_processes_of(places):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)

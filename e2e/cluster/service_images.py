@@ -1,4 +1,4 @@
-"""The project's own image, from the Containerfile that users build, for a cluster's node."""
+"""The project's own image, from the Containerfile that users build, for the nodes of a cluster."""
 
 import fcntl
 import hashlib

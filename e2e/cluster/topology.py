@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from e2e.cluster.errors import ClusterFault
+
 NETWORK = "10.88.0.0/16"
 """Every pod of every node."""
 SERVICES = "10.0.0.0/24"
@@ -10,7 +12,8 @@ DOMAIN = "cluster.local"
 API_PORT = 6443
 KUBELET_PORT = 10250
 PAUSE_IMAGE = "sidemount.test/pause:1"
-MOST_NODES = 255
+MOST_NODES = 4
+"""So many have certificates and tokens from the start: a node joins without a new start of the API server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +40,10 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """A cluster: its control plane lives on the first node."""
+    """A cluster: its control plane lives on the first node. `nodes` are all that there may be."""
 
     name: str
-    nodes: tuple[Node, ...] = (Node(0),)
+    nodes: tuple[Node, ...] = tuple(Node(index) for index in range(MOST_NODES))
 
     @property
     def api_address(self) -> str:
@@ -51,6 +54,15 @@ class Topology:
     def api_url(self) -> str:
         """The API server's URL inside the namespaces."""
         return f"https://{self.api_address}:{API_PORT}"
+
+    def node(self, name: str) -> Node:
+        """Return a node by its name. Raises ClusterFault."""
+        for node in self.nodes:
+            if node.name == name:
+                return node
+        raise ClusterFault(
+            f"{name!r} is no node's name", hint=f"there can be {', '.join(node.name for node in self.nodes)}"
+        )
 
     def cgroup_of(self, node: Node) -> str:
         """Return the cgroup beneath which everything of a node's pods is: clusters share the machine's cgroup tree."""

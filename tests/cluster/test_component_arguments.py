@@ -103,6 +103,7 @@ def test_a_spec_is_read_as_it_was_written() -> None:
         hosts="127.0.0.1 localhost\n",
         cgroup="c",
         disk=Path("/d"),
+        shared=Path("/d/srv"),
         cni=Path("/c"),
         logs=Path("/l"),
         socket=Path("/s"),

@@ -14,6 +14,7 @@ def _spec(source: str = "/work/clone", cgroup: str = "mine") -> NodeSpec:
         hosts="127.0.0.1 localhost\n",
         cgroup=cgroup,
         disk=Path(source) / "node",
+        shared=Path(source) / "shared",
         cni=Path(source) / "cni",
         logs=Path(source) / "logs",
         socket=Path(source) / "socket",
@@ -23,7 +24,8 @@ def _spec(source: str = "/work/clone", cgroup: str = "mine") -> NodeSpec:
 
 
 def _plan(spec: NodeSpec) -> tuple[Step, ...]:
-    return plan_setup(spec, has_fuse_control=True, cgroup_trees=(Path("/sys/fs/cgroup/memory"),))
+    trees = (Path("/sys/fs/cgroup/memory"),)
+    return plan_setup(spec, has_fuse_control=True, cgroup_trees=trees, boot_id="one")
 
 
 def _commands(plan: tuple[Step, ...]) -> list[str]:
@@ -79,3 +81,15 @@ def test_a_node_without_pods_has_no_cgroup() -> None:
         for step in _plan(_spec(cgroup=""))
         if isinstance(step, MakeDirectory) and step.path.is_relative_to("/sys")
     ]
+
+
+def test_every_start_of_a_node_has_its_own_boot_id_and_the_disk_of_all() -> None:
+    """By the first kubelet tells a reboot; sources of volumes are the same on all nodes, as on a file server."""
+    commands = _commands(_plan(_spec()))
+    assert (
+        "mount --bind /run/sidemount-cluster/sys/kernel/random/boot_id /proc/sys/kernel/random/boot_id"
+        in commands
+    )
+    assert "mount --bind /work/clone/shared /srv" in commands
+    written = {step.path.name: step.text for step in _plan(_spec()) if isinstance(step, Write)}
+    assert written["boot_id"] == "one\n"

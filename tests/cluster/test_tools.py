@@ -12,7 +12,8 @@ from e2e.cluster.command import main, split_rest
 from e2e.cluster.errors import ClusterFault, MachineLacks
 from e2e.cluster.go_tools import CONTROL, MODULES, RUNTIME, GoModule
 from e2e.cluster.places import known_clusters, places_of
-from e2e.cluster.running import RunningCluster, is_held, tail, take_down
+from e2e.cluster.running import RunningCluster, is_held, take_down
+from e2e.cluster.running_node import tail
 from e2e.cluster.waiting import wait_for
 
 _SHIM = "containerd-shim-runc-v2"
@@ -93,6 +94,7 @@ def test_the_command_says_which_cluster_is_not_there(capsys: pytest.CaptureFixtu
         (["kubectl", "-n", "ml", "get", "pods"], ["-n", "ml", "get", "pods"]),
         (["kubectl", "--name", "two", "--", "-n", "ml"], ["-n", "ml"]),
         (["shell", "--name=two", "ls", "-l"], ["ls", "-l"]),
+        (["shell", "--node", "node-1", "--name=two", "ls", "--node"], ["ls", "--node"]),
         (["shell"], []),
         (["logs", "kubelet"], []),
     ],
