@@ -53,6 +53,7 @@ class Daemon:
         self._has_first_ended = False
         self._serving: int | None = None
         self._generation = 0
+        self.unserved_since: float | None = None  # the end of a process that nobody has followed yet
         self.peer = introduction.peer
         self.is_linked = True
         self.said_bye = False
@@ -76,6 +77,7 @@ class Daemon:
     def succeed(self, generation: int, pidfd: int) -> None:
         """Note which of its processes serves from now on. Takes the descriptor over."""
         self._forget_serving()
+        self.unserved_since = None
         self._generation = generation
         self._serving = pidfd
         self._loop.watch(pidfd, self._serving_ended)
@@ -159,6 +161,7 @@ class Daemon:
             self._look()
 
     def _serving_ended(self) -> None:
+        self.unserved_since = time.monotonic()
         self._forget_serving()
         self._look()
 

@@ -12,6 +12,7 @@ from sidemount.host.loop import Timer
 from sidemount.host.session import Action, Event, Phase, begin, step
 from sidemount.host.volume_daemon import is_daemon
 from sidemount.host.volume_gate import Gate, Introduction, Peer
+from sidemount.host.volume_interruptions import Interruptions
 from sidemount.host.volume_legacy import Legacy
 from sidemount.host.volume_places import VolumePlaces
 from sidemount.host.volume_probe import ProbeDesk
@@ -62,7 +63,8 @@ class VolumeKeeper:
         self._is_handling = False
         self._deadline: Timer | None = None
         self._upkeep = Upkeep(self.state)
-        self._reports = Reports(self.state, self._upkeep)
+        self._interruptions = Interruptions(self.state.log, session)
+        self._reports = Reports(self.state, self._upkeep, self._interruptions)
         self._gate = Gate(around.loop, run_dir, spec.uid, self, self.state.log)
         self._probes = ProbeDesk(
             self.state.jobs,
@@ -118,6 +120,7 @@ class VolumeKeeper:
         is_same = (self.state.session.phase, self.state.session.failures) == (before.phase, before.failures)
         if not is_same or event is Event.DEADLINE:
             self._arm_deadline()
+        self._interruptions.stepped(before, self.state.session, event, self.state.daemon)
         self._enact(actions)
 
     def _arm_deadline(self) -> None:

@@ -18,6 +18,7 @@ from sidemount.host.handover import (
 from sidemount.host.pidfd import is_pidfd
 from sidemount.host.session import Event, Phase
 from sidemount.host.volume_daemon import Daemon
+from sidemount.host.volume_interruptions import Interruptions
 from sidemount.host.volume_state import VolumeState
 from sidemount.host.volume_upkeep import Upkeep
 
@@ -25,9 +26,10 @@ from sidemount.host.volume_upkeep import Upkeep
 class Reports:
     """Takes the reports of one volume's daemon."""
 
-    def __init__(self, state: VolumeState, upkeep: Upkeep) -> None:
+    def __init__(self, state: VolumeState, upkeep: Upkeep, interruptions: Interruptions) -> None:
         self._state = state
         self._upkeep = upkeep
+        self._interruptions = interruptions
 
     def take(self, daemon: Daemon, message: Message, descriptor: int | None) -> None:
         """Take a report, and its descriptor, which is ours to close."""
@@ -50,6 +52,7 @@ class Reports:
                 # A client that mounts by itself is ready when its mount is there, whatever anyone says.
                 if self._state.spec.descriptor and message.generation == self._state.session.generation:
                     self._state.post(Event.READY)
+                    self._interruptions.ready(self._state.session, message.generation)
             case Stopping():
                 self._state.post(Event.STOPPING)
             case Bye():
@@ -73,6 +76,7 @@ class Reports:
         if generation > self._state.session.generation:
             self._state.log.info("daemon_succeeded_itself", generation=generation)
             self._state.session = replace(self._state.session, generation=generation)
+            self._interruptions.succeeded(self._state.session, daemon)
         daemon.succeed(generation, pidfd)
         self._upkeep.note_successor()
 
@@ -80,6 +84,8 @@ class Reports:
         legacy = self._state.legacy
         if message.abnormal and message.abnormal != legacy.abnormal:
             self._state.log.warning("daemon_abnormal", what=message.abnormal)
+        elif legacy.abnormal and not message.abnormal:
+            self._state.log.info("daemon_recovered", was=legacy.abnormal)
         legacy.state_id = message.state
         legacy.abnormal = message.abnormal
         legacy.is_served = message.serving

@@ -47,6 +47,10 @@ class Watchdog:
             return Verdict.SUSPECT
         return Verdict.FINE
 
+    def stalled_since(self, now: float) -> float | None:
+        """Return since when requests have waited in vain, None if that is not long enough to mean anything."""
+        return self._progress_at if now - self._progress_at > self._silent_after_s / 2 else None
+
     def is_silent(self, now: float) -> bool:
         """Tell whether no heartbeat comes any more."""
         return self.silent_s(now) > self._silent_after_s
