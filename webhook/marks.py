@@ -1,9 +1,9 @@
-"""What injection sets on the pod itself, beside containers and volumes: annotations, pull secrets, the grace period."""
+"""What injection sets on the pod itself, beside containers and volumes: annotations, a label, pull secrets, the grace period."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from sidemount.model.names import STATUS_ANNOTATION
+from sidemount.model.names import INJECTED, INJECTED_LABEL, STATUS_ANNOTATION
 from webhook.choice import ChosenVolume
 from webhook.injection_settings import InjectionSettings
 from webhook.outcome import VolumeOutcome
@@ -21,9 +21,10 @@ _DEFAULT_GRACE_S = 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marks:
-    """Annotations as they shall be, names of pull secrets to add, the grace period as it shall be (None: as it is)."""
+    """Annotations and labels as they shall be, names of pull secrets to add, the grace period as it shall be (None: as it is)."""
 
     annotations: Mapping[str, str]
+    labels: Mapping[str, str] = field(default_factory=lambda: {INJECTED_LABEL: INJECTED})
     pull_secrets: tuple[str, ...] = ()
     grace_s: int | None = None
 

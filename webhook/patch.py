@@ -3,11 +3,12 @@
 No operation names a whole list of the user's unless it is absent or empty, nor a whole mount or container of the user's.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from sidemount.model.errors import InvalidRequest, Reason, shown
 from sidemount.model.mountspec import encode_keeper_config
-from sidemount.model.names import KEEPER_CONTAINER, STATUS_ANNOTATION
+from sidemount.model.names import INJECTED_LABEL, KEEPER_CONTAINER, STATUS_ANNOTATION
 from webhook.injection_settings import InjectionSettings
 from webhook.operations import END, Operation, add, move, replace
 from webhook.order import Insertion, Move, arrange
@@ -32,7 +33,7 @@ def patch_operations(
     repairs = _repairs(plan, present)
     images = _images(plan, present)
     moves = _container_operations(shape, plan, settings)
-    better = [*_annotation_operations(shape, plan), *_pod_operations(shape, plan)]
+    better = [*_metadata_operations(shape, plan), *_pod_operations(shape, plan)]
     return [*changes, *repairs, *images, *moves, *better], [*changes, *repairs, *moves]
 
 
@@ -163,20 +164,28 @@ def _dependents(plan: InjectionPlan) -> frozenset[int]:
     )
 
 
-def _annotation_operations(shape: PodShape, plan: InjectionPlan) -> list[Operation]:
-    found = dict(shape.foreign)
+def _metadata_operations(shape: PodShape, plan: InjectionPlan) -> list[Operation]:
+    annotations = dict(shape.foreign)
     if shape.status is not None:
-        found[STATUS_ANNOTATION] = shape.status
-    wanted = {key: value for key, value in plan.marks.annotations.items() if found.get(key) != value}
-    if not wanted:
-        return []
+        annotations[STATUS_ANNOTATION] = shape.status
+    labels = {} if shape.injected_label is None else {INJECTED_LABEL: shape.injected_label}
+    marks = plan.marks
     if not shape.has_metadata:
-        return [add((_METADATA,), {"annotations": wanted})]
-    if not shape.has_annotations:
-        return [add((_METADATA, "annotations"), wanted)]
+        return [add((_METADATA,), {"annotations": dict(marks.annotations), "labels": dict(marks.labels)})]
     return [
-        (replace if key in found else add)((_METADATA, "annotations", key), value)
-        for key, value in wanted.items()
+        *_entry_operations("annotations", shape.has_annotations, annotations, marks.annotations),
+        *_entry_operations("labels", shape.has_labels, labels, marks.labels),
+    ]
+
+
+def _entry_operations(
+    field: str, is_there: bool, found: Mapping[str, str], wanted: Mapping[str, str]
+) -> list[Operation]:
+    missing = {key: value for key, value in wanted.items() if found.get(key) != value}
+    if missing and not is_there:
+        return [add((_METADATA, field), missing)]
+    return [
+        (replace if key in found else add)((_METADATA, field, key), value) for key, value in missing.items()
     ]
 
 

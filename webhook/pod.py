@@ -103,11 +103,11 @@ class PodSpec(Struct, frozen=True, gc=False, rename="camel"):
 
 
 class Metadata(Struct, frozen=True, gc=False):
-    """The part of metadata that is read. `annotations` is None when there are none at all."""
+    """The part of metadata that is read. `annotations` and `labels` are None when there are none at all."""
 
     namespace: str = ""
     annotations: dict[str, str] | None = None
-    labels: dict[str, str] = {}
+    labels: dict[str, str] | None = None
 
 
 class Pod(Struct, frozen=True, gc=False):

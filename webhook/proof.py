@@ -68,7 +68,8 @@ def prove(before: _Json, operations: Sequence[Operation], plan: InjectionPlan) -
 
 
 def _prove_metadata(was: _Json, now: _Json, plan: InjectionPlan) -> None:
-    _unchanged(was, now, frozenset({"annotations"}), "metadata")
+    _unchanged(was, now, frozenset({"annotations", "labels"}), "metadata")
+    _prove_labels(_mapping(was, "labels"), _mapping(now, "labels"), plan)
     old, new = _mapping(was, "annotations"), _mapping(now, "annotations")
     _require(set(old) <= set(new), "an annotation is gone")
     _require(plan.marks.annotations.keys() <= new.keys(), "an annotation of ours is not there")
@@ -79,6 +80,16 @@ def _prove_metadata(was: _Json, now: _Json, plan: InjectionPlan) -> None:
         _require(value == plan.marks.annotations[key], f"annotation {key} is not as planned")
         if key == SAFE_LOCAL_VOLUMES:
             _require(value.startswith(old.get(key) or ""), "volumes that the user holds safe are gone")
+
+
+def _prove_labels(was: _Json, now: _Json, plan: InjectionPlan) -> None:
+    ours = plan.marks.labels
+    _require(set(was) | ours.keys() == set(now), "a label is gone, or one came that is not ours")
+    for key, value in now.items():
+        if key in ours:
+            _require(value == ours[key], f"label {key} is not as planned")
+        else:
+            _require(was[key] is value, f"label {key} changed")
 
 
 def _prove_pod(was: _Json, now: _Json, plan: InjectionPlan) -> None:

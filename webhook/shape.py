@@ -13,6 +13,7 @@ from msgspec import Raw, Struct
 from sidemount.model.names import (
     DOMAIN,
     INJECT_ANNOTATION,
+    INJECTED_LABEL,
     MOUNTS_VOLUME,
     NO_TOKEN_VOLUME,
     RESERVED_PREFIX,
@@ -81,6 +82,8 @@ class PodShape(Struct, frozen=True, gc=False):
     foreign: Pairs
     has_metadata: bool
     has_annotations: bool
+    has_labels: bool
+    injected_label: str | None
     opt_out_label: str | None
     volumes: tuple[VolumeShape | str, ...]
     containers: tuple[ContainerShape, ...]
@@ -140,6 +143,8 @@ def shape_of(pod: Pod, namespace: str, ours: Pairs, wanted: frozenset[str]) -> P
         tuple([pair for pair in annotations.items() if pair[0] in _FOREIGN]) if annotations else (),
         pod.metadata is not None,
         annotations is not None,
+        metadata.labels is not None,
+        metadata.labels.get(INJECTED_LABEL) if metadata.labels else None,
         metadata.labels.get(INJECT_ANNOTATION) if metadata.labels else None,
         volumes,
         containers,

@@ -8,6 +8,8 @@ CSI_DRIVER = "csi.sidemount.io"
 
 INJECTION_LABEL = "sidemount.io/injection"
 INJECTION_ENABLED = "enabled"
+INJECTED_LABEL = "sidemount.io/injected"  # of pods that carry volumes of ours: they are found by it, nothing is granted by it
+INJECTED = "true"
 INJECT_ANNOTATION = "sidemount.io/inject"
 VOLUMES_ANNOTATION = "sidemount.io/volumes"
 STATUS_ANNOTATION = "sidemount.io/status"

@@ -246,7 +246,8 @@ def assert_only_ours_changed(before: Json, after: Json) -> None:
         return
     _same(before, after, {"metadata", "spec"})
     old, new = before.get("metadata") or {}, after["metadata"]
-    _same(old, new, {"annotations"})
+    _same(old, new, {"annotations", "labels"})
+    _labels(old.get("labels") or {}, new["labels"])
     _annotations(old.get("annotations") or {}, new["annotations"])
     was, now = before["spec"], after["spec"]
     _same(was, now, {"volumes", "initContainers", "containers", "imagePullSecrets", GRACE})
@@ -275,6 +276,10 @@ def _same(old: Json, new: Json, except_for: set[str]) -> None:
     for key in old.keys() - except_for:
         # As text: True is not 1 there, and 1.0 not 1.
         assert json.dumps(old[key]) == json.dumps(new[key]), key
+
+
+def _labels(old: Json, new: Json) -> None:
+    assert new == {**old, "sidemount.io/injected": "true"}
 
 
 def _annotations(old: Json, new: Json) -> None:

@@ -26,7 +26,7 @@ Spoil = Callable[[list[Operation]], None]
 
 def a_pod() -> Json:
     """Return a pod with something of everything that a patch touches."""
-    return pod_with(
+    found = pod_with(
         {
             "volume.sidemount.io/train": "dir:///srv/d",
             "volume.sidemount.io/hot": "cache://b/hot",
@@ -59,6 +59,8 @@ def a_pod() -> Json:
             {"name": "second", "image": "i"},
         ],
     )
+    found["metadata"]["labels"] = {"app": "x"}
+    return found
 
 
 def plan_of(pod: Json) -> tuple[InjectionPlan, list[Operation]]:
@@ -157,6 +159,10 @@ SPOILS: list[Any] = [
     pytest.param(_append(path="/metadata/annotations/x", value="1"), id="annotation-added"),
     pytest.param(_append(path="/metadata/annotations/a~1b~0c", value="1"), id="users-annotation-changed"),
     pytest.param(_append(path="/metadata/annotations", value={}), id="annotations-replaced"),
+    pytest.param(_append(path="/metadata/labels/x", value="1"), id="label-added"),
+    pytest.param(_append(path="/metadata/labels/app", value="y"), id="users-label-changed"),
+    pytest.param(_append(path="/metadata/labels", value={"app": "x"}), id="labels-replaced"),
+    pytest.param(_value("/metadata/labels/sidemount.io~1injected", "false"), id="our-label-of-another-value"),
     pytest.param(_append(path="/spec/hostNetwork", value=True), id="host-network"),
     pytest.param(_append(path="/spec/containers/0/image", value="evil"), id="users-image-changed"),
     pytest.param(_append(path="/spec/containers/0/env/-", value={"name": "B"}), id="users-env-changed"),

@@ -151,7 +151,7 @@ def _mount_removed(pod: Json) -> None:
 
 
 def _unrelated_labels(pod: Json) -> None:
-    pod["metadata"]["labels"] = {"team": "x"}
+    pod["metadata"]["labels"]["team"] = "x"
     pod["metadata"]["annotations"]["example.com/added"] = "y"
 
 
