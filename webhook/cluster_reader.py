@@ -90,7 +90,7 @@ class ClusterReader:
     async def page(self, collection: str, *, limit: int, token: str) -> Page:
         """Return a page of a list, the first one if `token` is empty. Raises ReadFailed."""
         more = f"&continue={quote(token, safe='')}" if token else ""
-        document = await self._document(f"{collection}?limit={limit}{more}")
+        document = await self._document(_asked(collection, f"limit={limit}{more}"))
         items, metadata = document.get("items"), document.get("metadata")
         if items is None:  # Go writes an empty list as null
             items = []
@@ -103,9 +103,10 @@ class ClusterReader:
 
     async def watch(self, collection: str, version: str, for_s: int) -> AsyncGenerator[list[bytes], None]:
         """Yield the lines of a watch as they come, several at once, until its end. Raises ReadFailed."""
-        path = (
-            f"{collection}?watch=true&allowWatchBookmarks=true&timeoutSeconds={for_s}"
-            f"&resourceVersion={quote(version, safe='')}"
+        path = _asked(
+            collection,
+            f"watch=true&allowWatchBookmarks=true&timeoutSeconds={for_s}"
+            f"&resourceVersion={quote(version, safe='')}",
         )
         async with self._opened(path) as content:
             yield []
@@ -121,6 +122,12 @@ class ClusterReader:
                 if lines:
                     yield lines
 
+    async def text(self, path: str, max_bytes: int) -> bytes:
+        """Return what is no JSON, such as a log, up to so many bytes of it. Raises ReadFailed."""
+        async with self._opened(path, accept="*/*") as content:
+            async with asyncio.timeout(self.limits.call_s):
+                return await _read_begin(content, max_bytes)
+
     async def _document(self, path: str) -> Mapping[str, Any]:
         async with self._opened(path) as content:
             async with asyncio.timeout(self.limits.call_s):
@@ -131,13 +138,15 @@ class ClusterReader:
         return document
 
     @asynccontextmanager
-    async def _opened(self, path: str) -> AsyncIterator[aiohttp.StreamReader]:
+    async def _opened(
+        self, path: str, accept: str = "application/json"
+    ) -> AsyncIterator[aiohttp.StreamReader]:
         """Ask, and give the body of a good answer. Turns every failure, the reader's of the body too, into ReadFailed."""
         limit = aiohttp.ClientTimeout(total=None, sock_connect=self.limits.call_s)
         try:
             async with asyncio.timeout(self.limits.call_s):
                 request = await self._api.param_serialize(
-                    "GET", path, header_params={"Accept": "application/json"}, auth_settings=["BearerToken"]
+                    "GET", path, header_params={"Accept": accept}, auth_settings=["BearerToken"]
                 )
                 response = (await self._api.call_api(*request, _request_timeout=limit)).response
             async with response:
@@ -204,6 +213,19 @@ _TROUBLES = {
     410: Trouble.EXPIRED,
     429: Trouble.THROTTLED,
 }
+
+
+def _asked(collection: str, query: str) -> str:
+    """Return a collection's path with a query; it may have one already."""
+    return f"{collection}{'&' if '?' in collection else '?'}{query}"
+
+
+async def _read_begin(content: aiohttp.StreamReader, max_bytes: int) -> bytes:
+    chunks, size = [], 0
+    while size < max_bytes and (chunk := await content.read(min(_CHUNK, max_bytes - size))):
+        size += len(chunk)
+        chunks.append(chunk)
+    return b"".join(chunks)
 
 
 async def _read_bounded(content: aiohttp.StreamReader, max_bytes: int) -> bytes:

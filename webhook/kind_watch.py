@@ -1,17 +1,17 @@
 """KindWatch: one kind of objects, listed once and then watched for as long as the process runs."""
 
 import asyncio
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from random import random
-from typing import Any
+from typing import Any, Protocol
 
 from sidemount.host.logs import log
 from webhook.backoff import Backoff
 from webhook.cluster_reader import ClusterReader, ReadFailed, Trouble, decode, refusal_of
 from webhook.live_kinds import Key, LiveKind, version_of
-from webhook.live_store import Change, LiveStore
 
 _log = log("webhook.kind_watch")
 _PAGE = 250
@@ -32,6 +32,29 @@ class Pace:
     steady_s: float = 1.0
 
 
+class WatchState(Protocol):
+    """How well one kind is followed."""
+
+    is_live: bool
+    trouble: str
+    errors: Counter[Trouble]
+
+
+class WatchStore(Protocol):
+    """Takes over what lists and watches tell: `webhook.live_store.LiveStore`, which says what each method means."""
+
+    @property
+    def states(self) -> Mapping[str, WatchState]: ...
+    def heard(self, kind: LiveKind) -> None: ...
+    def give_up(self, kind: LiveKind, why: str) -> None: ...
+    def begin_list(self, kind: LiveKind) -> Any: ...
+    def read_listed(self, kind: LiveKind, manifest: Mapping[str, Any], listing: Any) -> None: ...
+    def end_list(self, kind: LiveKind, listing: Any) -> None: ...
+    def read(self, kind: LiveKind, manifest: Mapping[str, Any], into: Any) -> Key | None: ...
+    def read_deleted(self, kind: LiveKind, manifest: Mapping[str, Any], into: dict[Key, Any]) -> None: ...
+    def apply(self, kind: LiveKind, changes: Mapping[Key, Any]) -> None: ...
+
+
 class KindWatch:
     """Keeps one kind of a store equal to the server's. `run` never ends by itself, whatever the server does."""
 
@@ -39,7 +62,7 @@ class KindWatch:
         self,
         kind: LiveKind,
         reader: ClusterReader,
-        store: LiveStore,
+        store: WatchStore,
         pace: Pace,
         random: Callable[[], float] = random,
     ) -> None:
@@ -140,7 +163,7 @@ class KindWatch:
 
     def _take(self, lines: list[bytes]) -> bool:
         """Take over events; what came before a bad one counts. Return whether there was any. Raises ReadFailed."""
-        changes: dict[Key, Change] = {}
+        changes: dict[Key, Any] = {}
         version = self._version
         try:
             for line in lines:
@@ -152,7 +175,7 @@ class KindWatch:
             self._version = version
         return has_told
 
-    def _event(self, event: Any, changes: dict[Key, Change]) -> str:
+    def _event(self, event: Any, changes: dict[Key, Any]) -> str:
         """Add an event's change; return its resourceVersion. Raises ReadFailed."""
         told = event.get("object") if isinstance(event, dict) else None
         if not isinstance(told, dict):

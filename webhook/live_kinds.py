@@ -16,18 +16,20 @@ Key = str | tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveKind:
-    """One kind. Without an optional one decisions are made as if there were none of it."""
+    """One kind. Without an optional one decisions are made as if there were none of it. `selector` picks some by their labels."""
 
     name: str
     api_version: str
     plural: str
     is_namespaced: bool = False
     is_optional: bool = False
+    selector: str = ""
 
     @property
     def collection(self) -> str:
-        """The path of all its objects, in every namespace."""
-        return f"{self._root}/{self.plural}"
+        """The path of all its objects that are followed, in every namespace."""
+        picked = f"?labelSelector={quote(self.selector, safe='')}" if self.selector else ""
+        return f"{self._root}/{self.plural}{picked}"
 
     def path(self, key: Key) -> str:
         """Return the path of one object."""

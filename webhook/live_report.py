@@ -7,7 +7,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 
 from webhook.cluster_reader import Trouble
 
-_PREFIX = "sidemount_webhook_facts"
+PREFIX = "sidemount_webhook_facts"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,10 +24,10 @@ class KindReport:
     errors: Mapping[Trouble, int] = field(default_factory=dict)
 
 
-def families(reports: Iterable[KindReport], reads: int) -> Iterator[Metric]:
-    """Yield the metrics of all kinds. Labels are kinds and sorts of trouble, both of fixed tables."""
+def families(reports: Iterable[KindReport], reads: int | None, prefix: str = PREFIX) -> Iterator[Metric]:
+    """Yield the metrics of all kinds; `reads` is None where single reads are not made. Labels are kinds and sorts of trouble, both of fixed tables."""
     gauges = {
-        name: GaugeMetricFamily(f"{_PREFIX}_kind_{name}", text, labels=["kind"])
+        name: GaugeMetricFamily(f"{prefix}_kind_{name}", text, labels=["kind"])
         for name, text in (
             (
                 "age_seconds",
@@ -39,8 +39,8 @@ def families(reports: Iterable[KindReport], reads: int) -> Iterator[Metric]:
             ("faults", "Objects that cannot be used."),
         )
     }
-    lists = CounterMetricFamily(f"{_PREFIX}_kind_lists", "Whole lists taken over.", labels=["kind"])
-    errors = CounterMetricFamily(f"{_PREFIX}_kind_errors", "Reads that failed.", labels=["kind", "trouble"])
+    lists = CounterMetricFamily(f"{prefix}_kind_lists", "Whole lists taken over.", labels=["kind"])
+    errors = CounterMetricFamily(f"{prefix}_kind_errors", "Reads that failed.", labels=["kind", "trouble"])
     for report in reports:
         label = [report.kind]
         gauges["age_seconds"].add_metric(label, report.age_s)
@@ -52,4 +52,5 @@ def families(reports: Iterable[KindReport], reads: int) -> Iterator[Metric]:
         for trouble, count in report.errors.items():
             errors.add_metric([report.kind, trouble.value], count)
     yield from (*gauges.values(), lists, errors)
-    yield CounterMetricFamily(f"{_PREFIX}_second_looks", "Single reads before a refusal.", value=reads)
+    if reads is not None:
+        yield CounterMetricFamily(f"{prefix}_second_looks", "Single reads before a refusal.", value=reads)
