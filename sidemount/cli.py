@@ -10,9 +10,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from sidemount.commands import classes, demo, doctor, explain, inject
+from sidemount.commands import classes, demo, doctor, explain, inject, status
 from sidemount.commands.output import EXIT_BAD_INPUT, EXIT_FAILED, complain
-from sidemount.model.errors import HostFailure, VolumeError
+from sidemount.model.errors import HostFailure, Reason, VolumeError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +38,13 @@ _COMMANDS = {
         add_arguments=classes.add_arguments,
         run=classes.run,
     ),
+    "status": _Command(
+        summary="show the volumes of a cluster's pods and how they are",
+        add_arguments=status.add_arguments,
+        run=status.run,
+    ),
     "doctor": _Command(
-        summary="check whether this machine can run volumes",
+        summary="check whether this machine or cluster can run volumes",
         add_arguments=doctor.add_arguments,
         run=doctor.run,
     ),
@@ -53,7 +58,7 @@ _COMMANDS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command. Returns the exit code: 0 fine, 1 failed, 2 bad input, 3 refused."""
-    parser = argparse.ArgumentParser(prog="sidemount", description="FUSE volumes for any Kubernetes pod.")
+    parser = argparse.ArgumentParser(prog=_program(), description="FUSE volumes for any Kubernetes pod.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, command in _COMMANDS.items():
         command.add_arguments(
@@ -69,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except VolumeError as error:
         complain(parsed.command, error)
-        return EXIT_BAD_INPUT
+        return EXIT_FAILED if error.reason is Reason.CLUSTER_ACCESS else EXIT_BAD_INPUT
     except BrokenPipeError:  # the reader, such as head, has seen enough
         _drop_output()
         return 0
@@ -84,6 +89,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         complain(parsed.command, HostFailure(f"a fault of ours: {type(error).__name__}{_where(error)}"))
         return EXIT_FAILED
     return code
+
+
+def _program() -> str:
+    """Return what the user has called us: kubectl runs its plugins under the name `kubectl-sidemount`."""
+    return "kubectl sidemount" if Path(sys.argv[0]).name.startswith("kubectl-") else "sidemount"
 
 
 def _prepare_streams() -> None:

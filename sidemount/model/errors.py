@@ -71,6 +71,7 @@ class Reason(Enum):
     NOT_READY = "NotReady"
     UNSUPPORTED = "Unsupported"
     HOST_FAILURE = "HostFailure"
+    CLUSTER_ACCESS = "ClusterAccess"
     BAD_MESSAGE = "BadMessage"
     PATCH_NOT_PROVED = "PatchNotProved"
     NO_RESEND = "NoResend"

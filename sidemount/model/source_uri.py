@@ -30,12 +30,17 @@ def scheme_of(source: str) -> str:
     return source.partition("://")[0]
 
 
-def shown_source(source: str) -> str:
-    """Render a source for a message, everything that could be a credential left out."""
+def redacted_source(source: str) -> str:
+    """Return a source, everything that could be a credential left out."""
     scheme, separator, rest = source.partition("://")
     if "@" in rest:
         rest = "…@" + rest.rpartition("@")[2]
-    return shown(scheme + separator + rest.partition("?")[0].partition("#")[0])
+    return scheme + separator + rest.partition("?")[0].partition("#")[0]
+
+
+def shown_source(source: str) -> str:
+    """Render a source for a message, everything that could be a credential left out."""
+    return shown(redacted_source(source))
 
 
 def source_fault(source: str) -> str:

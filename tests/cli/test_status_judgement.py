@@ -1,0 +1,223 @@
+"""How a volume is, from the states of its containers and its keeper's log."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sidemount.commands.health.judgement import Health, KeeperLog, PodReport, judge
+from sidemount.commands.health.pod import PodView, read_pod
+from sidemount.commands.health.report import as_document, render_table
+from sidemount.model.keeper_log import by_volume, parse_line
+from tests.cli.cluster_pods import STARTED_MS, golden, log_line, running
+
+POD = running(golden())
+SERVING = log_line("phase_changed", "train", phase="Serving", was="Attaching", generation=1)
+TAKEN_OVER = log_line("taken_over", "train", stall_ms=31, generation=2)
+
+
+def seen(manifest: dict[str, Any]) -> PodView:
+    found = read_pod(manifest)
+    assert found is not None
+    return found
+
+
+def judged(manifest: dict[str, Any], *lines: str) -> PodReport:
+    events = [event for line in lines if (event := parse_line(line)) is not None]
+    return judge(seen(manifest), KeeperLog(volumes=by_volume(events)) if lines else None)
+
+
+def waiting(reason: str, message: str = "") -> dict[str, Any]:
+    return {"started": False, "restartCount": 3, "state": {"waiting": {"reason": reason, "message": message}}}
+
+
+ENDED = {"terminated": {"reason": "OOMKilled", "exitCode": 137}}
+
+
+@pytest.mark.parametrize(
+    ("manifest", "lines", "health", "why"),
+    [
+        pytest.param(POD, (), Health.SERVING, "", id="started, no log"),
+        pytest.param(POD, (SERVING, TAKEN_OVER), Health.SERVING, "", id="taken over"),
+        pytest.param(golden(), (), Health.STARTING, "keeper is not started", id="just created"),
+        pytest.param(
+            running(golden(), sidemount_keeper=waiting("ImagePullBackOff", "no such image")),
+            (),
+            Health.FAILING,
+            "keeper: ImagePullBackOff; no such image",
+            id="no image",
+        ),
+        pytest.param(
+            running(golden(), sidemount_train=waiting("CrashLoopBackOff") | {"lastState": ENDED}),
+            (SERVING,),
+            Health.FAILING,
+            "daemon: CrashLoopBackOff; OOMKilled, exit code 137",
+            id="a daemon that crashes, whatever the log said before",
+        ),
+        pytest.param(
+            running(golden(), sidemount_train={"started": False, "state": ENDED}),
+            (),
+            Health.WAITING,
+            "its daemon has ended (OOMKilled, exit code 137)",
+            id="a daemon that has just ended",
+        ),
+        pytest.param(
+            POD,
+            (SERVING, log_line("daemon_abnormal", "train", level="warning", what="the source is gone")),
+            Health.ABNORMAL,
+            "the source is gone",
+            id="abnormal",
+        ),
+        pytest.param(
+            POD,
+            (SERVING, log_line("container_called_hung", "train", level="warning", why="stopped for 30 s")),
+            Health.HUNG,
+            "stopped for 30 s",
+            id="hung",
+        ),
+        pytest.param(
+            POD,
+            (SERVING, log_line("phase_changed", "train", phase="WaitingForDaemon", cause="gone")),
+            Health.WAITING,
+            "its daemon has not connected yet",
+            id="waits for its daemon",
+        ),
+        pytest.param(
+            POD,
+            (SERVING, log_line("volume_detached", "train", layers=1)),
+            Health.FAILING,
+            "told to end and the pod was not",
+            id="its keeper was ended",
+        ),
+        pytest.param(
+            POD | {"metadata": POD["metadata"] | {"deletionTimestamp": "2026-01-02T03:10:00Z"}},
+            (),
+            Health.ENDING,
+            "",
+            id="being deleted",
+        ),
+        pytest.param(
+            POD | {"status": POD["status"] | {"phase": "Succeeded"}},
+            (),
+            Health.ENDED,
+            "",
+            id="a job that is done",
+        ),
+    ],
+)
+def test_health_is_what_containers_and_log_say(
+    manifest: dict[str, Any], lines: tuple[str, ...], health: Health, why: str
+) -> None:
+    (report,) = judged(manifest, *lines).volumes
+    assert report.health is health
+    assert why in report.why
+    assert bool(report.why) == bool(why)
+
+
+def without(pod: dict[str, Any], container: str) -> dict[str, Any]:
+    kept = [each for each in pod["spec"]["initContainers"] if each["name"] != container]
+    return pod | {"spec": pod["spec"] | {"initContainers": kept}}
+
+
+@pytest.mark.parametrize(
+    ("manifest", "health"),
+    [
+        pytest.param(without(POD, "sidemount-keeper"), Health.MISSING, id="no keeper"),
+        pytest.param(without(POD, "sidemount-train"), Health.FAILING, id="no daemon"),
+        pytest.param(POD | {"spec": {"containers": []}}, Health.MISSING, id="nothing of ours left"),
+    ],
+)
+def test_a_half_injected_pod_is_not_healthy(manifest: dict[str, Any], health: Health) -> None:
+    report = judged(manifest)
+    assert report.is_unhealthy
+    assert {each.health for each in report.volumes} == {health}
+    assert all(each.volume.name == "train" and each.why for each in report.volumes)
+
+
+def test_a_pod_that_opted_out_or_supplied_nothing_misses_nothing() -> None:
+    for annotations in (
+        {"volume.sidemount.io/train": "dir:///srv/data", "sidemount.io/inject": "false"},
+        {"volume.sidemount.io/train": "?optional=true"},
+    ):
+        pod = {"metadata": {"name": "p", "namespace": "ml", "annotations": annotations}, "spec": {}}
+        assert not judged(pod).is_unhealthy
+
+
+def test_a_volume_by_csi_is_told_and_not_judged() -> None:
+    report = judged(running(golden("csi-and-sidecar")))
+    hot = next(each for each in report.volumes if each.volume.name == "hot")
+    assert (hot.health, hot.volume.delivery, hot.volume.driver_class) == (Health.UNKNOWN, "csi", "node-cache")
+    assert hot.volume.source == "cache://bucket/hot"
+
+
+def test_pods_that_are_not_ours_are_no_matter_of_ours() -> None:
+    assert read_pod({"metadata": {"name": "p", "annotations": {"sidemount.io/inject": "false"}}}) is None
+    assert (
+        read_pod({"metadata": {"name": "p"}, "spec": {"initContainers": [{"name": "istio-proxy"}]}}) is None
+    )
+
+
+def test_counts_and_times_come_from_the_log() -> None:
+    (report,) = judged(
+        POD, SERVING, TAKEN_OVER, log_line("remounted", "train", stall_ms=1500, layers=2)
+    ).volumes
+    assert report.log is not None
+    assert (report.log.takeovers, report.log.remounts, report.log.layers) == (1, 1, 2)
+    text = render_table([judge(seen(POD), None)], now_ms=STARTED_MS + 7_200_000, wide=False, namespaces=False)
+    assert "2h" in text
+
+
+def test_no_credential_of_a_source_is_shown() -> None:
+    pod = golden()
+    keeper = next(each for each in pod["spec"]["initContainers"] if each["name"] == "sidemount-keeper")
+    mounts = json.loads(keeper["env"][0]["value"])
+    mounts["mounts"][0]["spec"]["source"] = "https://user:s3cr3t@host/path?sig=s3cr3t"
+    keeper["env"][0]["value"] = json.dumps(mounts)
+    report = judged(pod)
+    for shown in (
+        json.dumps(as_document([report], [])),
+        render_table([report], now_ms=STARTED_MS, wide=True, namespaces=True),
+    ):
+        assert "s3cr3t" not in shown
+        assert "host/path" in shown
+
+
+def test_what_cannot_be_read_is_said_and_not_called_healthy() -> None:
+    pod = running(golden())
+    keeper = next(each for each in pod["spec"]["initContainers"] if each["name"] == "sidemount-keeper")
+    keeper["env"][0]["value"] = '{"version":99}'
+    pod["metadata"]["annotations"] = {}
+    (report,) = judged(pod).volumes
+    assert report.health is Health.UNKNOWN
+    assert "version is 99" in report.why
+
+
+WILD = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=12,
+)
+
+
+@given(st.data())
+def test_no_content_of_a_pod_makes_it_fail(data: st.DataObject) -> None:
+    pod = running(golden("three-volumes"))
+    for _ in range(data.draw(st.integers(1, 4))):
+        parent: Any = pod
+        while True:
+            keys = list(parent) if isinstance(parent, dict) else list(range(len(parent)))
+            key = data.draw(st.sampled_from(keys))
+            if not isinstance(parent[key], dict | list) or not parent[key] or data.draw(st.booleans()):
+                parent[key] = data.draw(WILD)
+                break
+            parent = parent[key]
+        if not pod:
+            break
+    found = read_pod(pod)
+    if found is not None:
+        report = judge(found, None)
+        assert report.volumes
+        json.dumps(as_document([report], []))
+        assert "\x1b" not in render_table([report], now_ms=STARTED_MS, wide=True, namespaces=True)
