@@ -12,6 +12,7 @@ from e2e.cluster.errors import ClusterFault
 
 Json = dict[str, Any]
 _CALL_S = 60.0
+_TOLD = 4000
 
 
 class KubectlFailed(ClusterFault):
@@ -53,7 +54,10 @@ class Kubectl:
         except subprocess.TimeoutExpired:
             raise KubectlFailed(arguments, f"no end after {timeout_s:g} s") from None
         if done.returncode:
-            raise KubectlFailed(arguments, done.stderr.strip() or f"exit status {done.returncode}")
+            told = (
+                done.stderr.strip() or done.stdout.strip()[-_TOLD:]
+            )  # `diff` says it all on standard output
+            raise KubectlFailed(arguments, told or f"exit status {done.returncode}")
         return done.stdout
 
     def get(self, kind: str, name: str, namespace: str = "") -> Json | None:

@@ -1,27 +1,37 @@
-"""The cluster of the run, a namespace for each test, and proof after each that the node is what it was."""
+"""The cluster of the run with Sidemount on it, a namespace for each test, and proof after each that the node is what it was."""
 
 import os
 import re
 import secrets
 from collections.abc import Generator, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from e2e.cluster.bring_up import bring_up
 from e2e.cluster.errors import ClusterFault, MachineLacks
-from e2e.cluster.kubectl import Kubectl
+from e2e.cluster.kubectl import Kubectl, KubectlFailed
 from e2e.cluster.places import BUILD, places_of
 from e2e.cluster.progress import Progress
 from e2e.cluster.running import RunningCluster, take_down
 from e2e.cluster.service_images import load_services
 from e2e.cluster.waiting import wait_for
+from e2e.tests import foreign
+from e2e.tests.deployment import Installation
 from e2e.tests.node_state import look_at_node
 from e2e.tests.pods import Namespace
+from e2e.tests.sources import Source, Sources
+from sidemount.model.names import INJECTION_ENABLED, INJECTION_LABEL
 
 _TEST_S = 600
 _SETTLED_S, _ACCOUNT_S, _GONE_S = 90.0, 60.0, 120.0
 _LOG_LINES = 15
+_PRIVILEGED = {"pod-security.kubernetes.io/enforce": "privileged"}
+_OPEN = {**_PRIVILEGED, INJECTION_LABEL: INJECTION_ENABLED}
+_LAST = ("test_uninstall.py",)
+# Namespaces of this run.
+_OF_RUN, _RUN = "sidemount.test/run", secrets.token_hex(4)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -30,6 +40,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.cluster)
             item.add_marker(pytest.mark.timeout(_TEST_S, func_only=True))
+            if foreign.is_named() and foreign.needs_our_own(item):
+                item.add_marker(pytest.mark.skip(reason=foreign.LEFT_OUT))
+    # What takes the installation away comes when nobody needs it any more.
+    items.sort(key=lambda item: item.path.name in _LAST)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -38,7 +52,9 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Say with a failure where the logs are, and show those of components that ended meanwhile."""
     report = yield
-    cluster = item.funcargs.get("cluster") if hasattr(item, "funcargs") else None
+    # A test's own fixtures may give another cluster than the run's.
+    found = getattr(item, "funcargs", {})
+    cluster = found.get("cluster") or found.get("own_cluster")
     if report.failed and isinstance(cluster, RunningCluster):
         report.sections.append((f"the cluster: logs are in {cluster.places.logs}", _told(cluster)))
     return report
@@ -56,7 +72,10 @@ def _told(cluster: RunningCluster) -> str:
 @pytest.fixture(scope="session")
 def own_cluster() -> Iterator[RunningCluster | None]:
     """The cluster of `e2e.cluster`; None where KUBECONFIG names another."""
-    if os.environ.get("KUBECONFIG"):
+    if foreign.is_named():
+        fault = foreign.fault()
+        if fault:
+            pytest.exit(f"e2e: {fault}", returncode=2)
         yield None
         return
     named = os.environ.get("E2E_CLUSTER")
@@ -80,14 +99,69 @@ def own_cluster() -> Iterator[RunningCluster | None]:
 def cluster(own_cluster: RunningCluster | None) -> RunningCluster:
     """The cluster whose node and components the test looks at."""
     if own_cluster is None:
-        pytest.skip("KUBECONFIG names a cluster whose node and components are not ours to touch")
+        pytest.skip(foreign.LEFT_OUT)
     return own_cluster
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def api(own_cluster: RunningCluster | None) -> Kubectl:
     """The administrator's kubectl."""
-    return Kubectl(Path(os.environ["KUBECONFIG"])) if own_cluster is None else own_cluster.kubectl()
+    return foreign.kubectl() if own_cluster is None else own_cluster.kubectl()
+
+
+@pytest.fixture(scope="session")
+def namespaces_go(api: Kubectl) -> Iterator[None]:
+    """Make sure in the end that every namespace of the run is gone: nothing that was in one keeps it from going."""
+    yield
+    left: list[str] = []
+
+    def are_gone() -> bool:
+        found = api.items("namespace", selector=f"{_OF_RUN}={_RUN}")
+        left[:] = [each["metadata"]["name"] for each in found]
+        return not left
+
+    assert wait_for(are_gone, _GONE_S), f"namespaces do not go: {left}"
+
+
+@pytest.fixture(scope="session")
+def installation(
+    api: Kubectl, own_cluster: RunningCluster | None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Installation]:
+    """Sidemount, installed for all tests of the run and removed at its end. On the cluster of E2E_CLUSTER it stays as it is."""
+    installation = Installation(api, tmp_path_factory.mktemp("overlay"))
+    stays = bool(os.environ.get("E2E_CLUSTER"))
+    if installation.is_there() and not stays:
+        if own_cluster is None:
+            pytest.exit(f"e2e: {foreign.INSTALLED}", returncode=2)
+        installation.uninstall()  # what an interrupted run has left
+    try:
+        installation.ensure()
+        yield installation
+    finally:
+        if not stays:
+            installation.uninstall()
+
+
+@pytest.fixture
+def installed(installation: Installation) -> Installation:
+    """Sidemount, installed and asked, whatever the tests before have done to it."""
+    installation.ensure()
+    return installation
+
+
+@pytest.fixture(scope="session")
+def sources(api: Kubectl, namespaces_go: None) -> Iterator[Sources]:
+    """Directories of the node, for volumes to come from."""
+    for namespace in in_namespace(api, f"e2e-sources-{secrets.token_hex(3)}", _PRIVILEGED):
+        yield Sources(namespace)
+
+
+@pytest.fixture
+def source(sources: Sources) -> Iterator[Source]:
+    """A directory of the test's own, which anybody may write to."""
+    made = sources.make({}, mode=0o777)
+    yield made
+    made.remove()
 
 
 @pytest.fixture
@@ -108,27 +182,53 @@ def unchanged_node(own_cluster: RunningCluster | None) -> Iterator[None]:
 
 
 @pytest.fixture
-def namespace(api: Kubectl, unchanged_node: None, request: pytest.FixtureRequest) -> Iterator[Namespace]:
+def namespace(
+    api: Kubectl, namespaces_go: None, unchanged_node: None, request: pytest.FixtureRequest
+) -> Iterator[Namespace]:
     """A namespace of the test's own."""
-    plain = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower()).strip("-")[:40].strip("-")
     with_labels = getattr(request, "param", {})
-    yield from in_namespace(api, f"{plain}-{secrets.token_hex(3)}", with_labels)
+    yield from in_namespace(api, named_after(request.node), with_labels)
 
 
-def make_namespace(api: Kubectl, name: str, labels: dict[str, str]) -> Namespace:
-    """Make a namespace that pods can be created in."""
+@pytest.fixture
+def ml(
+    installed: Installation, sources: Sources, unchanged_node: None, request: pytest.FixtureRequest
+) -> Iterator[Namespace]:
+    """A namespace that is open to injection, whose pods are where the sources are."""
+    yield from in_namespace(installed.api, named_after(request.node), _OPEN, sources.node)
+
+
+@pytest.fixture
+def ml_beside(
+    installed: Installation, sources: Sources, request: pytest.FixtureRequest
+) -> Iterator[Namespace]:
+    """The same, where the node cannot be compared: the webhook's own pods are other ones afterwards."""
+    yield from in_namespace(installed.api, named_after(request.node), _OPEN, sources.node)
+
+
+def named_after(test: pytest.Item) -> str:
+    """Return a name for a test's namespace, which nobody has used."""
+    plain = re.sub(r"[^a-z0-9]+", "-", test.name.lower()).strip("-")[:40].strip("-")
+    return f"{plain}-{secrets.token_hex(3)}"
+
+
+def make_namespace(api: Kubectl, name: str, labels: dict[str, str], node: str = "") -> Namespace:
+    """Make a namespace that pods can be created in; those that are created by it go to `node`."""
+    labels = {**labels, _OF_RUN: _RUN}
     api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
     # Pods are refused until the namespace has its account.
     assert wait_for(lambda: api.get("serviceaccount", "default", name) is not None, _ACCOUNT_S)
-    return Namespace(api, name)
+    return Namespace(api, name, node)
 
 
-def in_namespace(api: Kubectl, name: str, labels: dict[str, str]) -> Iterator[Namespace]:
-    """Make a namespace, and take it away with all that is in it."""
+def in_namespace(api: Kubectl, name: str, labels: dict[str, str], node: str = "") -> Iterator[Namespace]:
+    """Make a namespace, and take it away with all that is in it. What runs is gone then; its object goes a few seconds later."""
     try:
-        yield make_namespace(api, name, labels)
+        yield make_namespace(api, name, labels, node)
     finally:
+        with suppress(KubectlFailed):  # which pods are left is what to tell
+            api.run("delete", "all", "--all", f"--namespace={name}", timeout_s=_GONE_S)
         api.delete("namespace", name)
-        gone = wait_for(lambda: api.get("namespace", name) is None, _GONE_S)
-        left = [] if gone else api.items("pods", name)
-    assert gone, f"namespace {name} does not go: {[each['metadata']['name'] for each in left]}"
+        gone = wait_for(lambda: not api.items("pods", name), _GONE_S)
+        left = [] if gone else [each["metadata"]["name"] for each in api.items("pods", name)]
+    assert gone, f"pods of namespace {name} do not go: {left}"

@@ -8,6 +8,8 @@ from e2e.cluster.waiting import wait_for
 from e2e.tests.images import busybox
 
 READY_S, GONE_S = 120.0, 120.0
+_HOSTNAME = "kubernetes.io/hostname"
+_TEMPLATES = {"template": "Pod", "jobTemplate": "Job"}
 SLEEP = "trap 'exit 0' TERM; {script}; sleep 100000 & wait $!"
 
 
@@ -38,16 +40,31 @@ def pod(
 
 
 class Namespace:
-    """One test's namespace: what is created in it goes with it."""
+    """One test's namespace: what is created in it goes with it. Its pods are on `node`, where that is given."""
 
-    def __init__(self, api: Kubectl, name: str) -> None:
+    def __init__(self, api: Kubectl, name: str, node: str = "") -> None:
         self.api = api
         self.name = name
+        self._node = node
 
     def create(self, manifest: Json) -> Json:
         """Create an object here and return it as the API server has it. Raises KubectlFailed."""
         metadata = {**manifest["metadata"], "namespace": self.name}
-        return self.api.create({**manifest, "metadata": metadata})
+        return self.api.create({**self._placed(manifest), "metadata": metadata})
+
+    def _placed(self, manifest: Json) -> Json:
+        """Return a manifest whose pods, its own or those of its template, are on the node."""
+        if not self._node or "spec" not in manifest:
+            return manifest
+        spec = manifest["spec"]
+        if manifest["kind"] == "Pod":
+            return {**manifest, "spec": {**spec, "nodeSelector": {_HOSTNAME: self._node}}}
+        for key in ("template", "jobTemplate"):
+            if key in spec:
+                inner = self._placed({"kind": _TEMPLATES[key], **spec[key]})
+                inner.pop("kind")
+                return {**manifest, "spec": {**spec, key: inner}}
+        return manifest
 
     def run(self, manifest: Json) -> Json:
         """Create a pod and wait until all of it is ready."""
@@ -81,10 +98,13 @@ class Namespace:
         gone = wait_for(lambda: self.pod(name) is None, GONE_S)
         assert gone, f"{name} is not gone after {GONE_S:g} s\n{self.described(name)}"
 
-    def exec(self, name: str, container: str, *argv: str, timeout_s: float = 60.0) -> str:
-        """Run a command in a container and return what it printed. Raises KubectlFailed."""
+    def exec(
+        self, name: str, container: str, *argv: str, text: str | None = None, timeout_s: float = 60.0
+    ) -> str:
+        """Run a command in a container, with `text` to read, and return what it printed. Raises KubectlFailed."""
         where = (f"--namespace={self.name}", f"--container={container}", name)
-        return self.api.run("exec", *where, "--", *argv, timeout_s=timeout_s)
+        stdin = () if text is None else ("--stdin",)
+        return self.api.run("exec", *stdin, *where, "--", *argv, text=text, timeout_s=timeout_s)
 
     def logs(self, name: str, container: str) -> str:
         """Return what a container has printed."""
@@ -106,13 +126,27 @@ class Namespace:
 
 def is_ready(found: Json) -> bool:
     """Tell whether a pod is ready."""
-    conditions = found["status"].get("conditions", ())
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+    return _has_condition(found, "Ready")
 
 
 def has_ended(found: Json) -> bool:
     """Tell whether a pod has done its work, well or not."""
     return found["status"].get("phase") in ("Succeeded", "Failed")
+
+
+def is_complete(found: Json) -> bool:
+    """Tell whether a Job is complete."""
+    return _has_condition(found, "Complete")
+
+
+def has_failed(found: Json) -> bool:
+    """Tell whether a Job is given up."""
+    return _has_condition(found, "Failed")
+
+
+def _has_condition(found: Json, wanted: str) -> bool:
+    conditions = found.get("status", {}).get("conditions", ())
+    return any(each["type"] == wanted and each["status"] == "True" for each in conditions)
 
 
 def container_ids(found: Json) -> dict[str, str]:

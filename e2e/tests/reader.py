@@ -4,6 +4,7 @@ Every block of `blob` holds its own number, so that a wrong block is told from t
 """
 
 import os
+import signal
 import sys
 import time
 
@@ -12,6 +13,7 @@ BLOCK = 4096
 
 def main(directory: str) -> None:
     """Read and write until ended; print one line a round."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # a first process has no default for it
     blob = os.open(f"{directory}/blob", os.O_RDONLY)
     journal = os.open(f"{directory}/journal", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     blocks = os.fstat(blob).st_size // BLOCK

@@ -1,0 +1,107 @@
+"""Directories of the node for volumes to come from, made and looked at by a pod: the same on any cluster."""
+
+import base64
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from e2e.cluster.kubectl import Json
+from e2e.tests.images import sidemount
+from e2e.tests.pods import Namespace, pod
+
+ROOT = "/srv"
+_POD = "sources"
+_WAIT = """
+import signal
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+signal.sigwait({signal.SIGTERM})
+"""
+_WRITE = """
+import base64, json, os, sys
+order = json.load(sys.stdin)
+os.makedirs(order["at"], exist_ok=True)
+for name, text in order["files"].items():
+    path = os.path.join(order["at"], name)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "wb") as file:
+        file.write(base64.b64decode(text))
+os.chmod(order["at"], order["mode"])
+os.chown(order["at"], order["owner"], order["owner"])
+"""
+_DIGESTS = """
+import hashlib, json, os, sys
+found = {}
+for at, _, names in os.walk(sys.argv[1]):
+    for name in names:
+        path = os.path.join(at, name)
+        found[os.path.relpath(path, sys.argv[1])] = hashlib.sha256(open(path, "rb").read()).hexdigest()
+print(json.dumps(found))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One directory. `path` is the node's."""
+
+    namespace: Namespace
+    path: str
+
+    @property
+    def uri(self) -> str:
+        """What a volume asks for."""
+        return f"dir://{self.path}"
+
+    def write(self, files: Mapping[str, bytes], *, mode: int = 0o755, owner: int = 0) -> None:
+        """Write files, with the directories that they are in. `mode` and `owner` are those of the source itself."""
+        texts = {name: base64.b64encode(content).decode() for name, content in files.items()}
+        order = {"at": self.path, "files": texts, "mode": mode, "owner": owner}
+        self.namespace.exec(_POD, _POD, "python3", "-S", "-c", _WRITE, text=json.dumps(order))
+
+    def read(self, name: str) -> str:
+        """Return a file's text. Raises KubectlFailed."""
+        return self._run("cat", f"{self.path}/{name}")
+
+    def digests(self) -> dict[str, str]:
+        """Return the hash of every file, by its path."""
+        found: dict[str, str] = json.loads(self._run("python3", "-S", "-c", _DIGESTS, self.path))
+        return found
+
+    def remove(self) -> None:
+        """Remove it with all that is in it."""
+        self._run("rm", "-rf", self.path)
+
+    def _run(self, *argv: str) -> str:
+        return self.namespace.exec(_POD, _POD, *argv)
+
+
+class Sources:
+    """Makes sources, on the node where its pod is."""
+
+    def __init__(self, namespace: Namespace) -> None:
+        self._namespace = namespace
+        on = namespace.api.get("node", namespace.run(_pod())["spec"]["nodeName"])
+        assert on is not None
+        self.node: str = on["metadata"]["labels"]["kubernetes.io/hostname"]
+
+    def make(
+        self, files: Mapping[str, bytes], *, name: str = "", mode: int = 0o755, owner: int = 0
+    ) -> Source:
+        """Return a directory with these files; one of that name is added to."""
+        source = Source(self._namespace, f"{ROOT}/{name or f'e2e-{secrets.token_hex(4)}'}")
+        source.write(files, mode=mode, owner=owner)
+        return source
+
+
+def _pod() -> Json:
+    # It is asked by whoever looks, and does nothing of its own.
+    app = {
+        "name": _POD,
+        "image": sidemount(),
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["python3", "-S", "-c", _WAIT],
+        "securityContext": {"runAsUser": 0, "runAsGroup": 0},
+        "volumeMounts": [{"name": "root", "mountPath": ROOT}],
+    }
+    volume = {"name": "root", "hostPath": {"path": ROOT, "type": "DirectoryOrCreate"}}
+    return pod(_POD, app, volumes=[volume], automountServiceAccountToken=False)
