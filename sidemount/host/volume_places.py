@@ -22,7 +22,7 @@ from sidemount.host.mount_table import (
 from sidemount.host.views import clone_directory
 from sidemount.model.errors import BadMessage, HostFailure
 from sidemount.model.mountinfo import Mount, layers_at, mount_at
-from sidemount.model.mountspec import KeeperMount, View
+from sidemount.model.mountspec import KeeperMount, MountSpec, View
 from sidemount.model.names import client_place
 
 LAYERS_MAX = 64
@@ -79,14 +79,29 @@ class VolumePlaces:
 
     def __init__(self, mounts_dir: str, mount: KeeperMount) -> None:
         """`mounts_dir` is resolved: what the mount table calls it. Raises BadMessage on a view that is not this volume's."""
-        self._spec = mount.spec
-        self._owned = OwnedBy(any_fuse=not mount.spec.descriptor)
-        self.anchor = f"{mounts_dir}/{mount.spec.volume}"
-        self.views = tuple(
+        anchor = f"{mounts_dir}/{mount.spec.volume}"
+        views = tuple(
             Place(view, f"{mounts_dir}/{view.name}") for view in mount.views if not _is_anchor(mount, view)
         )
-        self.all_paths = (self.anchor, *(place.path for place in self.views))
-        self.client = "" if mount.spec.descriptor else f"{mounts_dir}/{client_place(mount.spec.volume)}"
+        self._lay_out(mount.spec, anchor, views, f"{mounts_dir}/{client_place(mount.spec.volume)}")
+
+    @classmethod
+    def at_target(cls, spec: MountSpec, target: str, client: str) -> "VolumePlaces":
+        """Return the places of a volume that is shown at one path of somebody else's, resolved, who has prepared it.
+
+        `client` is a private directory for a client that mounts by itself.
+        """
+        places = cls.__new__(cls)
+        places._lay_out(spec, target, (), client)
+        return places
+
+    def _lay_out(self, spec: MountSpec, anchor: str, views: tuple[Place, ...], client: str) -> None:
+        self._spec = spec
+        self._owned = OwnedBy(any_fuse=not spec.descriptor)
+        self.anchor = anchor
+        self.views = views
+        self.all_paths = (anchor, *(place.path for place in views))
+        self.client = "" if spec.descriptor else client
         self._every_path = (*self.all_paths, self.client) if self.client else self.all_paths
 
     def prepare(self) -> None:

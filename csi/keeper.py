@@ -1,0 +1,258 @@
+"""The node's keeper: a process of its own that mounts volumes at their targets and holds their descriptors.
+
+It is the sidecar's keeper with targets that come and go. It does no gRPC, needs no Kubernetes and forks freely, which a process with
+gRPC's threads must not. When the plugin ends it ends, too, and leaves every mount to the daemons and to its successor.
+Standard library only.
+"""
+
+import contextlib
+import fcntl
+import os
+import signal
+import socket
+import time
+from functools import partial
+from typing import Any
+
+from csi import keeper_words as words
+from csi.kept_volume import KeptVolume, Status
+from sidemount.host import process_attributes
+from sidemount.host.fusectl import FuseControl
+from sidemount.host.jobs import Outcome
+from sidemount.host.limits import Limits
+from sidemount.host.logs import EventLog, log
+from sidemount.host.loop import Loop
+from sidemount.host.mount_table import OwnedBy, detach_layers
+from sidemount.host.session import Event, Phase
+from sidemount.host.volume_places import VolumePlaces
+from sidemount.host.volume_state import Surroundings
+from sidemount.model.errors import BadMessage, HostFailure, OperationPending, VolumeError
+from sidemount.model.mountspec import decode_spec
+
+LOCK_FILE = "keeper.lock"
+_STAGING_DIR = ".staging"
+_LOCK_WAIT_S = 10.0
+_TELL_S = 1.0
+_OOM_SCORE = "-999"  # -1000 would make a limit of the whole pod a hang
+
+
+def run_keeper(state_dir: str, line: socket.socket, *, check_s: float) -> None:
+    """Keep volumes as told over `line` until its end. Raises VolumeError if it cannot begin."""
+    process_attributes.forbid_inspection()
+    process_attributes.die_with_parent()
+    os.umask(0o022)
+    os.chdir("/")
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)  # the plugin's end is ours; before it we are needed
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+        file.write(_OOM_SCORE)
+    journal = log("csi.keeper")
+    lock = _lock(f"{state_dir}/{LOCK_FILE}")
+    loop = Loop(on_error=lambda error: journal.error("unexpected_error", fault=repr(error)))
+    try:
+        loop.on_signals((signal.SIGCHLD,), lambda number: None)  # waking up is all
+        NodeKeeper(state_dir, line, loop, journal, check_s=check_s).start()
+        loop.run()
+    finally:
+        os.close(lock)
+        loop.close()
+
+
+class NodeKeeper:
+    """All volumes of a node, each independent of the others."""
+
+    def __init__(
+        self, state_dir: str, line: socket.socket, loop: Loop, journal: EventLog, *, check_s: float
+    ) -> None:
+        self._run_dir = f"{state_dir}/run"
+        self._line = line
+        self._loop = loop
+        self._journal = journal
+        self._check_s = check_s
+        self._volumes: dict[str, KeptVolume] = {}
+        self._dropping: set[str] = set()
+        self._unsent: list[bytes] = []
+        self._around = Surroundings(
+            loop=loop,
+            limits=Limits(),
+            control=_open_control(journal),
+            staging=f"{state_dir}/{_STAGING_DIR}",
+        )
+
+    def start(self) -> None:
+        """Listen to the plugin."""
+        self._line.setblocking(False)
+        self._loop.watch(self._line, self._read)
+        self._retell()
+
+    # The line ----------------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        try:
+            datagram = self._line.recv(words.MESSAGE_MAX)
+        except BlockingIOError:
+            return
+        except OSError:
+            datagram = b""
+        if not datagram:
+            self._journal.info("plugin_gone", volumes=len(self._volumes))
+            self._loop.stop()
+            return
+        try:
+            self._obey(*words.read(datagram))
+        except BadMessage as error:
+            self._journal.error("bad_order", fault=str(error))
+
+    def _obey(self, say: str, order: dict[str, Any]) -> None:
+        match say:
+            case words.KEEP:
+                self._keep(order["name"], order["target"], order["spec"], order["source"])
+            case words.DROP:
+                self._drop(order["name"])
+            case words.CHECK:
+                self._check(order["name"], order["id"])
+            case words.DETACH:
+                self._detach(order["target"], order["id"])
+            case _:
+                raise BadMessage(f"{say} is no order")
+
+    def _send(self, datagram: bytes) -> None:
+        self._unsent.append(datagram)
+        self._flush()
+
+    def _flush(self) -> None:
+        while self._unsent:
+            try:
+                self._line.send(self._unsent[0])
+            except BlockingIOError:  # the plugin is behind; it gets the rest at the next tick
+                return
+            except OSError:
+                self._unsent.clear()
+                return
+            self._unsent.pop(0)
+
+    def _retell(self) -> None:
+        """What changes without an event (a daemon's own condition, a container called hung) is told within a second."""
+        self._flush()
+        for volume in self._volumes.values():
+            volume.tell()
+        self._loop.call_later(_TELL_S, self._retell)
+
+    # Orders ------------------------------------------------------------------------------------------
+
+    def _keep(self, name: str, target: str, spec_text: str, source: str) -> None:
+        if name in self._volumes:
+            self._volumes[name].tell()
+            return
+        try:
+            spec = decode_spec(spec_text)
+            places = VolumePlaces.at_target(spec, target, f"{self._run_dir}/{name}/client")
+            volume = KeptVolume(
+                spec,
+                places,
+                f"{self._run_dir}/{name}",
+                source,
+                self._around,
+                partial(self._finished, name),
+                partial(self._changed, name),
+                self._check_s,
+            )
+        except (VolumeError, OSError) as error:
+            self._journal.error("cannot_keep", volume=name, fault=str(error))
+            self._changed(name, (Phase.DETACHED.value, str(error), "", "", 0))
+            return
+        self._volumes[name] = volume
+        volume.start()
+        volume.tell()
+
+    def _drop(self, name: str) -> None:
+        volume = self._volumes.get(name)
+        if volume is None:
+            self._send(words.written(words.DROPPED, name=name))
+        elif name not in self._dropping:
+            self._dropping.add(name)
+            volume.handle(Event.TERMINATE)
+
+    def _finished(self, name: str) -> None:
+        # Not within the volume's own callback: what it has begun there has to come to its end.
+        self._loop.call_later(0.0, partial(self._forget, name))
+
+    def _forget(self, name: str) -> None:
+        volume = self._volumes.pop(name, None)
+        self._dropping.discard(name)
+        if volume is None:
+            return
+        volume.close()
+        try:
+            volume.state.places.detach_all()
+        except HostFailure as error:
+            self._journal.error("detach_failed", volume=name, fault=str(error))
+        self._send(words.written(words.DROPPED, name=name))
+
+    def _changed(self, name: str, status: Status) -> None:
+        phase, fault, abnormal, hung, generation = status
+        self._send(
+            words.written(
+                words.STATUS,
+                name=name,
+                phase=phase,
+                fault=fault[:2048],
+                abnormal=abnormal[:2048],
+                hung=hung[:2048],
+                generation=generation,
+            )
+        )
+
+    def _check(self, name: str, number: int) -> None:
+        volume = self._volumes.get(name)
+        if volume is None:
+            self._answer(number, Outcome(fault="it is not kept"), None)
+        else:
+            volume.check(partial(self._answer, number))
+
+    def _detach(self, target: str, number: int) -> None:
+        """Take away every layer of ours. Nothing that anybody still keeps may be named here."""
+        try:
+            detach_layers(target, OwnedBy(any_fuse=False))
+        except HostFailure as error:
+            self._answer(number, Outcome(fault=str(error), errno=error.errno), None)
+            return
+        self._answer(number, Outcome(), None)
+
+    def _answer(self, number: int, outcome: Outcome, found: dict[str, int] | None) -> None:
+        self._send(
+            words.written(
+                words.ANSWER,
+                id=number,
+                fault=outcome.fault[:2048],
+                errno=outcome.errno,
+                late=outcome.is_late,
+                found=found,
+            )
+        )
+
+
+def _lock(path: str) -> int:
+    """Return the descriptor of the held lock: two keepers of one state would detach each other's mounts. Raises VolumeError."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise HostFailure(f"{path}: {error.strerror}", errno=error.errno or 0) from error
+    until = time.monotonic() + _LOCK_WAIT_S
+    while True:
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return descriptor
+        except OSError:
+            if time.monotonic() > until:
+                os.close(descriptor)
+                raise OperationPending(f"another keeper holds {path}") from None
+        time.sleep(0.02)
+
+
+def _open_control(journal: EventLog) -> FuseControl | None:
+    try:
+        return FuseControl()
+    except (HostFailure, OSError) as error:
+        journal.warning("no_fuse_control", fault=str(error))
+        return None

@@ -1,0 +1,286 @@
+"""The plugin's line to its keeper: starts it, starts it again when it dies, tells it what to keep, and knows how every volume is."""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from csi import keeper_words as words
+from sidemount.host.logs import log
+from sidemount.host.session import Phase
+from sidemount.model.errors import BadMessage, HostFailure, NotReady
+from sidemount.model.mountspec import MountSpec, encode_spec
+
+_RESTART_FIRST_S = 0.05
+_RESTART_MOST_S = 5.0
+_STEADY_S = 10.0
+_END_S = 5.0
+_SEND_BUFFER = 4 << 20
+_ANSWER_SLACK_S = 1.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VolumeStatus:
+    """How the keeper says a volume is. `hung`: why its daemon has to be started again, "" if it has not."""
+
+    phase: str = Phase.MOUNTING.value
+    fault: str = ""
+    abnormal: str = ""
+    hung: str = ""
+    generation: int = 0
+
+    @property
+    def is_live(self) -> bool:
+        """Tell whether it is served and shown."""
+        return self.phase == Phase.SERVING.value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What the keeper is told of one volume."""
+
+    name: str
+    target: str
+    spec: MountSpec
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What came of a question. `found` is None with a fault."""
+
+    fault: str = ""
+    errno: int = 0
+    late: bool = False
+    found: dict[str, int] | None = None
+
+
+class KeeperLink:
+    """Whatever is to be kept is told again to every new keeper; nobody else has to remember."""
+
+    def __init__(self, state_dir: str, *, check_s: float, status_changed: Callable[[str], None]) -> None:
+        """`status_changed(name)` is called in the loop."""
+        self._state_dir = state_dir
+        self._check_s = check_s
+        self._status_changed = status_changed
+        self._log = log("csi.keeper_link")
+        self._kept: dict[str, Kept] = {}
+        self._status: dict[str, VolumeStatus] = {}
+        self._dropping: dict[str, asyncio.Future[None]] = {}
+        self._questions: dict[int, asyncio.Future[Answer]] = {}
+        self._numbers = count(1)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._line: socket.socket | None = None
+        self._unsent: list[bytes] = []
+        self._is_stopped = False
+        self._started_at = 0.0
+        self._pause_s = _RESTART_FIRST_S
+        self._restart: asyncio.TimerHandle | None = None
+
+    @property
+    def is_up(self) -> bool:
+        """Tell whether there is a keeper."""
+        return self._line is not None
+
+    @property
+    def pid(self) -> int | None:
+        """Return its process id."""
+        return None if self._process is None else self._process.pid
+
+    def start(self) -> None:
+        """Start the keeper. Raises HostFailure."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            for end in (ours, theirs):
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
+            try:
+                self._process = subprocess.Popen(
+                    [
+                        sys.executable,
+                        "-m",
+                        "csi",
+                        "keeper",
+                        self._state_dir,
+                        str(theirs.fileno()),
+                        str(self._check_s),
+                    ],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=(theirs.fileno(),),
+                    env=module_environment(),
+                )
+            except OSError as error:
+                ours.close()
+                raise HostFailure(f"cannot start the keeper: {error}", errno=error.errno or 0) from error
+        ours.setblocking(False)
+        self._line = ours
+        self._started_at = time.monotonic()
+        asyncio.get_running_loop().add_reader(ours, self._read)
+        for kept in self._kept.values():
+            self._tell_keep(kept)
+        for name in self._dropping:
+            self._send(words.written(words.DROP, name=name))
+
+    async def stop(self) -> None:
+        """End the keeper without touching any mount."""
+        self._is_stopped = True
+        if self._restart is not None:
+            self._restart.cancel()
+        self._hang_up()
+        process = self._process
+        if process is not None:
+            try:
+                await asyncio.to_thread(process.wait, _END_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    # What it keeps -----------------------------------------------------------------------------------
+
+    def keep(self, kept: Kept) -> None:
+        """Have a volume kept. What comes of it shows in its status."""
+        if self._kept.get(kept.name) == kept:
+            return
+        self._kept[kept.name] = kept
+        self._status[kept.name] = VolumeStatus()
+        self._tell_keep(kept)
+
+    async def drop(self, name: str, timeout_s: float) -> None:
+        """Have it detached and its daemon let go. Raises TimeoutError."""
+        self._kept.pop(name, None)
+        done = self._dropping.get(name)
+        if done is None:
+            done = self._dropping[name] = asyncio.get_running_loop().create_future()
+            self._send(words.written(words.DROP, name=name))
+        await asyncio.wait_for(asyncio.shield(done), timeout_s)
+
+    def status(self, name: str) -> VolumeStatus:
+        """Return how a volume is."""
+        return self._status.get(name, VolumeStatus())
+
+    async def check(self, name: str) -> Answer:
+        """Ask a volume's mount for its statistics. Bounded: what hangs is an answer, too. Raises NotReady without a keeper."""
+        number = next(self._numbers)
+        return await self._ask(number, words.written(words.CHECK, name=name, id=number))
+
+    async def detach(self, target: str) -> Answer:
+        """Have what of ours is mounted at a place taken away that no volume is kept for. Raises NotReady without a keeper."""
+        number = next(self._numbers)
+        return await self._ask(number, words.written(words.DETACH, target=target, id=number))
+
+    async def _ask(self, number: int, datagram: bytes) -> Answer:
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._questions[number] = answer
+        try:
+            self._send(datagram)
+            return await asyncio.wait_for(answer, self._check_s + _ANSWER_SLACK_S)
+        except TimeoutError:
+            raise NotReady("the keeper does not answer", hint="try again") from None
+        finally:
+            self._questions.pop(number, None)
+
+    def _tell_keep(self, kept: Kept) -> None:
+        self._send(
+            words.written(
+                words.KEEP,
+                name=kept.name,
+                target=kept.target,
+                spec=encode_spec(kept.spec),
+                source=kept.source,
+            )
+        )
+
+    # The line ----------------------------------------------------------------------------------------
+
+    def _send(self, datagram: bytes) -> None:
+        if self._line is None:
+            return  # a new keeper is told everything
+        try:
+            self._line.send(datagram)
+        except OSError as error:
+            # A line that is full for so long has nobody at its other end.
+            self._log.error("keeper_unreachable", fault=str(error))
+            self._kill()
+
+    def _read(self) -> None:
+        while self._line is not None:
+            try:
+                datagram = self._line.recv(words.MESSAGE_MAX)
+            except BlockingIOError:
+                return
+            except OSError:
+                datagram = b""
+            if not datagram:
+                self._keeper_gone()
+                return
+            try:
+                self._take(*words.read(datagram))
+            except BadMessage as error:
+                self._log.error("bad_report", fault=str(error))
+
+    def _take(self, say: str, report: dict[str, Any]) -> None:
+        match say:
+            case words.STATUS:
+                name = report.pop("name")
+                self._status[name] = VolumeStatus(**report)
+                self._status_changed(name)
+            case words.DROPPED:
+                self._dropped(report["name"])
+            case words.ANSWER:
+                answer = self._questions.pop(report.pop("id"), None)
+                if answer is not None and not answer.done():
+                    answer.set_result(Answer(**report))
+
+    def _dropped(self, name: str) -> None:
+        self._status.pop(name, None)
+        done = self._dropping.pop(name, None)
+        if done is not None and not done.done():
+            done.set_result(None)
+
+    def _keeper_gone(self) -> None:
+        self._hang_up()
+        if self._is_stopped:
+            return
+        code = None if self._process is None else self._process.poll()
+        self._log.error("keeper_gone", code=code, consequence="another one takes over; no mount is touched")
+        if time.monotonic() - self._started_at > _STEADY_S:
+            self._pause_s = _RESTART_FIRST_S
+        self._restart = asyncio.get_running_loop().call_later(self._pause_s, self._start_again)
+        self._pause_s = min(_RESTART_MOST_S, self._pause_s * 2)
+
+    def _start_again(self) -> None:
+        self._kill()
+        if self._process is not None:
+            self._process.wait()
+        try:
+            self.start()
+        except HostFailure as error:
+            self._log.error("keeper_not_started", fault=str(error))
+            self._restart = asyncio.get_running_loop().call_later(self._pause_s, self._start_again)
+
+    def _kill(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGKILL)
+
+    def _hang_up(self) -> None:
+        if self._line is not None:
+            asyncio.get_running_loop().remove_reader(self._line)
+            self._line.close()
+            self._line = None
+        for question in self._questions.values():
+            if not question.done():
+                question.set_exception(NotReady("the keeper has just ended", hint="try again"))
+
+
+def module_environment() -> dict[str, str]:
+    """Return the environment in which our own modules are found whatever the working directory. No secret is in ours."""
+    here = str(Path(__file__).resolve().parents[1])
+    known = os.environ.get("PYTHONPATH", "")
+    return {**os.environ, "PYTHONPATH": f"{here}{os.pathsep}{known}" if known else here}

@@ -1,0 +1,51 @@
+"""What the plugin and its keeper say to each other: one JSON object a datagram, with exactly these keys.
+
+Both are of one release: the plugin starts the keeper. Standard library only.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from sidemount.model.errors import BadMessage
+
+MESSAGE_MAX = 1 << 17
+
+# The plugin's orders, with the fields of each.
+KEEP = "keep"  # mount this volume at this target, and keep it
+DROP = "drop"  # detach it, let its daemon flush, and forget it
+CHECK = "check"  # does its mount answer, and what are its statistics?
+DETACH = "detach"  # take away what of ours is mounted at a place that no volume is kept for
+# The keeper's reports.
+STATUS = "status"  # how a volume is
+DROPPED = "dropped"  # a volume is detached, and its daemon let go
+ANSWER = "answer"  # to a CHECK or DETACH
+
+_FIELDS: Mapping[str, tuple[str, ...]] = {
+    KEEP: ("name", "target", "spec", "source"),
+    DROP: ("name",),
+    CHECK: ("name", "id"),
+    DETACH: ("target", "id"),
+    STATUS: ("name", "phase", "fault", "abnormal", "hung", "generation"),
+    DROPPED: ("name",),
+    ANSWER: ("id", "fault", "errno", "late", "found"),
+}
+
+
+def written(say: str, **fields: Any) -> bytes:
+    """Return the datagram of a word."""
+    if set(fields) != set(_FIELDS[say]):
+        raise AssertionError(f"{say}: {sorted(fields)}")
+    return json.dumps({"say": say, **fields}).encode()
+
+
+def read(datagram: bytes) -> tuple[str, dict[str, Any]]:
+    """Return word and fields of a datagram. Raises BadMessage."""
+    try:
+        fields = json.loads(datagram)
+        say = fields.pop("say")
+        if set(fields) == set(_FIELDS[say]):
+            return say, fields
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise BadMessage(f"plugin and keeper: {type(error).__name__}") from error
+    raise BadMessage(f"plugin and keeper: {say} has the wrong fields")

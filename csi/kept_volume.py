@@ -1,0 +1,139 @@
+"""One volume of the node's keeper: the sidecar's own, at a target, and what is told of it. Standard library only."""
+
+import errno
+import os
+from collections.abc import Callable
+from typing import Any
+
+from sidemount.host.disposable import Reporter
+from sidemount.host.jobs import Job, Message, Outcome, Work
+from sidemount.host.session import Event, Phase
+from sidemount.host.volume_keeper import VolumeKeeper
+from sidemount.host.volume_places import VolumePlaces
+from sidemount.host.volume_state import Surroundings
+from sidemount.model.errors import HostFailure
+from sidemount.model.mountspec import KeeperMount, MountSpec, View
+from sidemount.model.names import view_name
+
+_STATISTICS = "statistics"
+
+Status = tuple[str, str, str, str, int]  # phase, fault, abnormal, hung, generation
+Answered = Callable[[Outcome, dict[str, int] | None], None]
+
+
+class KeptVolume(VolumeKeeper):
+    """A volume at its target. Tells `changed` whenever its status has."""
+
+    def __init__(
+        self,
+        spec: MountSpec,
+        places: VolumePlaces,
+        run_dir: str,
+        source: str,
+        around: Surroundings,
+        finished: Callable[[], None],
+        changed: Callable[[Status], None],
+        check_s: float,
+    ) -> None:
+        """`source` is what mountinfo shows. Raises OSError if its socket cannot be made."""
+        self._told: Status | None = None
+        self._changed = changed
+        self._check_s = check_s
+        self._askers: list[Answered] = []
+        view = View(name=view_name(spec.volume, "", spec.read_only), read_only=spec.read_only)
+        super().__init__(KeeperMount(spec=spec, views=(view,)), places, run_dir, source, around, finished)
+
+    def handle(self, event: Event, *, able: bool = False, fault: str = "") -> None:
+        """Take an event, and tell what has changed."""
+        super().handle(event, able=able, fault=fault)
+        self.tell()
+
+    def tell(self) -> None:
+        """Tell the status, if it is another one."""
+        state = self.state
+        status = (
+            state.session.phase.value,
+            state.fault,
+            state.legacy.abnormal,
+            state.hung,
+            state.session.generation,
+        )
+        if status != self._told:
+            self._told = status
+            self._changed(status)
+
+    def check(self, answered: Answered) -> None:
+        """Ask the mount for its statistics. Whoever asks meanwhile gets the same answer; one that hangs holds nobody else up."""
+        state = self.state
+        state.jobs.reap()
+        if self._askers:
+            self._askers.append(answered)
+            return
+        if state.jobs.is_busy(_STATISTICS):
+            answered(Outcome(fault="an earlier question has no answer yet", is_late=True), None)
+            return
+        try:
+            root = state.places.open_root()
+        except HostFailure as error:
+            if state.session.phase is Phase.SERVING:
+                self._missing()  # somebody has taken it away: have it shown again
+            answered(Outcome(fault=str(error), errno=error.errno or errno.EIO), None)
+            return
+        self._askers.append(answered)
+        self._ask(root)
+
+    def _ask(self, root: int) -> None:
+        found: dict[str, int] = {}
+
+        def on_message(message: Message, descriptor: int | None, job: Job) -> None:
+            found.update(message["found"])
+
+        def on_end(outcome: Outcome) -> None:
+            askers, self._askers = self._askers, []
+            for asker in askers:
+                asker(outcome, None if outcome.fault else found)
+
+        work = Work(
+            run=statistics_work(root, self.state.spec.volume),
+            on_message=on_message,
+            on_end=on_end,
+            clean_up=lambda: os.close(root),
+            deadline_s=self._check_s,
+            keep=(root,),
+        )
+        if self.state.jobs.start(_STATISTICS, work) is None:
+            on_end(Outcome(fault="no process can be started to ask", errno=errno.EAGAIN))
+
+    def close(self) -> None:
+        """Listen no more, and leave nobody waiting."""
+        self.state.jobs.cancel(_STATISTICS)
+        askers, self._askers = self._askers, []
+        for asker in askers:
+            asker(Outcome(fault="the volume is unpublished", errno=errno.ENOENT), None)
+        super().close()
+
+
+def statistics_work(root: int, volume: str) -> Callable[[Reporter], None]:
+    """Return the work of asking an open root for its statistics: bytes and inodes."""
+
+    def work(reporter: Reporter) -> None:
+        try:
+            status = os.statvfs(root)
+        except OSError as error:
+            raise HostFailure(f"statfs {volume}: {error.strerror}", errno=error.errno or 0) from error
+        reporter.send({"found": numbers_of(status)})
+
+    return work
+
+
+def numbers_of(status: Any) -> dict[str, int]:
+    """Return what CSI wants to know of a statvfs: in bytes and inodes, none negative."""
+    unit = status.f_frsize
+    return {
+        "total_bytes": status.f_blocks * unit,
+        "used_bytes": max(0, status.f_blocks - status.f_bfree) * unit,
+        "available_bytes": status.f_bavail * unit,
+        "total_inodes": status.f_files,
+        "used_inodes": max(0, status.f_files - status.f_ffree),
+        "available_inodes": status.f_favail,
+    }

@@ -1,0 +1,54 @@
+"""Why a daemon has ended, from the end of its log: its own error if it wrote one, else its last lines. No secret passes."""
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+_TAIL_BYTES = 8192
+_TOLD_CHARS = 600
+_SECRET_MIN = 4  # shorter ones would blacken everything
+
+
+@dataclass(frozen=True, slots=True)
+class LastWords:
+    """`fault` and `hint`, "" if there are none. `is_own`: the daemon's own error, in our words."""
+
+    fault: str
+    hint: str = ""
+    is_own: bool = False
+
+
+def read_last_words(path: str, secrets: Iterable[str] = ()) -> LastWords:
+    """Return what the log's end tells."""
+    lines = _tail(path)
+    for line in reversed(lines):
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(event, dict) and event.get("level") == "error" and "fault" in event:
+            hint = str(event.get("hint", ""))
+            return LastWords(_redacted(str(event["fault"]), secrets), _redacted(hint, secrets), is_own=True)
+    plain = [line for line in lines if not line.startswith("{")]
+    return LastWords(_redacted(" | ".join(plain[-4:]), secrets))
+
+
+def _tail(path: str) -> list[str]:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return []
+    try:
+        size = os.fstat(descriptor).st_size
+        raw = os.pread(descriptor, _TAIL_BYTES, max(0, size - _TAIL_BYTES))
+    finally:
+        os.close(descriptor)
+    return [line for line in raw.decode("utf-8", "replace").splitlines() if line.strip()]
+
+
+def _redacted(text: str, secrets: Iterable[str]) -> str:
+    for secret in secrets:
+        if len(secret) >= _SECRET_MIN:
+            text = text.replace(secret, "***")
+    return text[:_TOLD_CHARS]

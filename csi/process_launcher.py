@@ -1,0 +1,367 @@
+"""Launcher `process`: every daemon a process of the node, in a session and a control group of its own. It outlives the plugin.
+
+For one node, for tests, and for callers that are no Kubernetes. What identifies a daemon is the file that it writes itself before
+it becomes one, checked against the process of that number: the plugin may die at any moment in between.
+"""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from csi import cgroups
+from csi.faults import WrongState
+from csi.keeper_link import module_environment
+from csi.last_words import read_last_words
+from csi.launcher import Ended
+from csi.records import Record
+from csi.targets import is_free_of_mounts, is_within
+from sidemount.host.logs import log
+from sidemount.host.mount_table import read_mount_table
+from sidemount.model.errors import HostFailure
+
+_AGAIN_FIRST_S = 0.1
+_AGAIN_MOST_S = 30.0
+_STEADY_S = 10.0
+_LEAVE_S = 5.0
+_TERM_S = 2.0
+_KILL_S = 10.0
+_LOG_MAX_BYTES = 1 << 20
+_LOG_LOOK_S = 30.0
+_ENVIRONMENT = ("PATH", "PYTHONPATH", "LANG", "LC_ALL", "TZ")
+# Writes its number and joins its group before it becomes the daemon, so that no daemon is ever without either.
+_BECOME = 'set -e; echo $$ >"$1"; [ -z "$2" ] || echo $$ >"$2/cgroup.procs"; shift 2; exec "$@"'
+
+
+@dataclass(slots=True)
+class _Daemon:
+    record: Record
+    pid: int = 0
+    pidfd: int = -1
+    process: "subprocess.Popen[bytes] | None" = None
+    started_at: float = 0.0
+    pause_s: float = _AGAIN_FIRST_S
+    again: asyncio.TimerHandle | None = None
+    ended: Ended | None = None
+    is_wanted: bool = True
+
+
+class ProcessLauncher:
+    """Starts daemons, watches them, starts them again."""
+
+    def __init__(self, state_dir: str, changed: Callable[[str], None]) -> None:
+        """`changed(name)` is called when a daemon has ended. Raises HostFailure."""
+        self._state_dir = state_dir
+        self._changed = changed
+        self._log = log("csi.process_launcher")
+        self._daemons: dict[str, _Daemon] = {}
+        self._groups = cgroups.find_control_groups()
+        self._trimmer: asyncio.TimerHandle | None = None
+        if self._groups is None:
+            self._log.warning("no_control_groups", consequence="no memory limit holds for daemons")
+        try:
+            for name, mode in (("run", 0o711), ("daemons", 0o700), ("logs", 0o700)):
+                os.makedirs(f"{state_dir}/{name}", mode=mode, exist_ok=True)
+        except OSError as error:
+            raise HostFailure(f"state {state_dir}: {error.strerror}", errno=error.errno or 0) from error
+
+    # Launcher ----------------------------------------------------------------------------------------
+
+    async def start(self, record: Record, secrets: Mapping[str, str]) -> None:
+        """See that the target's daemon runs. Raises VolumeError."""
+        known = self._daemons.get(record.name)
+        if known is not None and known.is_wanted:
+            return
+        daemon = self._daemons[record.name] = _Daemon(record)
+        await asyncio.to_thread(self._prepare, record, secrets)
+        pid = self._living(record)
+        if pid:
+            self._watch(daemon, pid)
+        else:
+            self._spawn(daemon)
+        self._trim_later()
+
+    async def stop(self, record: Record) -> None:
+        """See that it has ended: by itself, as its keeper has told it; else by force."""
+        daemon = self._daemons.get(record.name) or _Daemon(record)
+        daemon.is_wanted = False
+        if daemon.again is not None:
+            daemon.again.cancel()
+        if daemon.pidfd < 0:
+            pid = self._living(record)
+            if pid:
+                self._watch(daemon, pid)
+        for number, patience_s in (
+            (0, _LEAVE_S),
+            (signal.SIGTERM, _TERM_S),
+            (signal.SIGKILL, _KILL_S),
+        ):
+            if number:
+                self._signal(daemon, number)
+            if await _gone(daemon, patience_s):
+                break
+        else:
+            raise HostFailure(f"volume {record.volume_id}: its daemon {daemon.pid} cannot be killed")
+        await asyncio.to_thread(self._clear, record)
+        self._daemons.pop(record.name, None)
+
+    def ended(self, record: Record) -> Ended | None:
+        """Return how it ended last since it was started."""
+        daemon = self._daemons.get(record.name)
+        return None if daemon is None else daemon.ended
+
+    def replace(self, record: Record, why: str) -> None:
+        """Kill what stands still: it is started again."""
+        daemon = self._daemons.get(record.name)
+        if daemon is not None and daemon.pidfd >= 0:
+            self._log.warning("daemon_replaced", volume=record.volume_id, pid=daemon.pid, why=why)
+            self._signal(daemon, signal.SIGKILL)
+
+    async def close(self) -> None:
+        """Start none again; leave those that run."""
+        if self._trimmer is not None:
+            self._trimmer.cancel()
+        for daemon in self._daemons.values():
+            daemon.is_wanted = False
+            if daemon.again is not None:
+                daemon.again.cancel()
+            _unwatch(daemon)
+        if self._groups is not None:
+            self._groups.close()
+
+    # Starting ----------------------------------------------------------------------------------------
+
+    def _prepare(self, record: Record, secrets: Mapping[str, str]) -> None:
+        run_dir = self._run_dir(record.name)
+        if secrets and not _is_in_memory(self._state_dir):
+            raise WrongState(
+                f"volume {record.volume_id}: credentials are never written to a disk, and {self._state_dir} is on one",
+                hint="put --state-dir on a tmpfs, such as /run",
+            )
+        try:
+            for path in (run_dir, f"{run_dir}/cache", f"{run_dir}/secrets"):
+                os.makedirs(path, mode=0o700, exist_ok=True)
+                os.chown(path, record.spec.uid, -1, follow_symlinks=False)
+            if not record.spec.descriptor:
+                os.makedirs(f"{run_dir}/client", mode=0o700, exist_ok=True)
+            for key, value in secrets.items():
+                _write_secret(f"{run_dir}/secrets", key, value, record.spec.uid)
+        except OSError as error:
+            raise HostFailure(f"state {run_dir}: {error.strerror}", errno=error.errno or 0) from error
+        if self._groups is not None:
+            self._groups.prepare(record.name, record.launch.memory_bytes)
+
+    def _spawn(self, daemon: _Daemon) -> None:
+        record = daemon.record
+        group = "" if self._groups is None else f"{self._groups.directory}/{record.name}"
+        argv = ["sh", "-c", _BECOME, "sidemount", self._pid_file(record.name), group, *self._argv(record)]
+        known = module_environment()
+        with self._open_log(record.name) as output:
+            try:
+                process = subprocess.Popen(
+                    argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    cwd="/",
+                    start_new_session=True,
+                    env={name: known[name] for name in _ENVIRONMENT if name in known},
+                )
+            except OSError as error:
+                raise HostFailure(f"cannot start a daemon: {error}", errno=error.errno or 0) from error
+        daemon.process = process
+        self._watch(daemon, process.pid)
+        self._log.info("daemon_started", volume=record.volume_id, target=record.target, pid=process.pid)
+
+    def _argv(self, record: Record) -> list[str]:
+        run_dir = self._run_dir(record.name)
+        argv = [sys.executable, "-m", "sidecar", "daemon", "--run-dir", run_dir]
+        argv += ["--secrets", f"{run_dir}/secrets", "--cache", f"{run_dir}/cache"]
+        if record.launch.source_dir:
+            argv += ["--source", record.launch.source_dir]
+        if not record.spec.descriptor:
+            return [*argv, "--mounts-dir", run_dir]
+        kept = ",".join(["-all", *(f"+{name.lower()}" for name in record.launch.capabilities)])
+        uid = record.spec.uid
+        return [
+            "setpriv",
+            f"--reuid={uid}",
+            f"--regid={uid}",
+            "--clear-groups",
+            f"--bounding-set={kept}",
+            f"--inh-caps={kept}",
+            f"--ambient-caps={kept}",
+            "--no-new-privs",
+            *argv,
+        ]
+
+    def _watch(self, daemon: _Daemon, pid: int) -> None:
+        try:
+            daemon.pidfd = os.pidfd_open(pid)
+        except OSError:  # it has ended, and nobody but us could have taken it off the table
+            daemon.pidfd = -1
+        daemon.pid = pid
+        daemon.started_at = time.monotonic()
+        loop = asyncio.get_running_loop()
+        if daemon.pidfd >= 0:
+            loop.add_reader(daemon.pidfd, self._on_end, daemon)
+        else:
+            loop.call_soon(self._on_end, daemon)
+
+    def _on_end(self, daemon: _Daemon) -> None:
+        _unwatch(daemon)
+        code = -1
+        if daemon.process is not None:
+            code = daemon.process.wait()
+            daemon.process = None
+        record = daemon.record
+        words = read_last_words(self._log_file(record.name), self._credentials(record.name))
+        daemon.ended = Ended(code, words)
+        self._changed(record.name)
+        if not daemon.is_wanted:
+            return
+        if time.monotonic() - daemon.started_at > _STEADY_S:
+            daemon.pause_s = _AGAIN_FIRST_S
+        self._log.warning(
+            "daemon_ended",
+            volume=record.volume_id,
+            target=record.target,
+            code=code,
+            fault=words.fault,
+            again_s=daemon.pause_s,
+        )
+        daemon.again = asyncio.get_running_loop().call_later(daemon.pause_s, self._again, daemon)
+        daemon.pause_s = min(_AGAIN_MOST_S, daemon.pause_s * 2)
+
+    def _again(self, daemon: _Daemon) -> None:
+        daemon.again = None
+        if not daemon.is_wanted:
+            return
+        try:
+            self._spawn(daemon)
+        except HostFailure as error:
+            self._log.error("daemon_not_started", volume=daemon.record.volume_id, fault=str(error))
+            daemon.again = asyncio.get_running_loop().call_later(daemon.pause_s, self._again, daemon)
+
+    # Ending ------------------------------------------------------------------------------------------
+
+    def _signal(self, daemon: _Daemon, number: int) -> None:
+        if daemon.pidfd >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(daemon.pidfd, number)
+
+    def _clear(self, record: Record) -> None:
+        """Take away everything that the daemon had. Its processes are gone, or are killed now."""
+        name = record.name
+        if self._groups is not None:
+            if not cgroups.wait_empty(self._groups, name):
+                raise HostFailure(f"volume {record.volume_id}: processes of its daemon cannot be killed")
+            self._groups.remove(name)
+        run_dir = self._run_dir(name)
+        if not is_free_of_mounts(run_dir):
+            raise HostFailure(f"volume {record.volume_id}: something is still mounted in {run_dir}")
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                shutil.rmtree(run_dir)
+            for path in (self._log_file(name), self._pid_file(name)):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)
+        except OSError as error:
+            raise HostFailure(f"state of {record.volume_id}: {error}", errno=error.errno or 0) from error
+
+    def _credentials(self, name: str) -> list[str]:
+        """Return what must never be told."""
+        directory = Path(self._run_dir(name)) / "secrets"
+        found = []
+        with contextlib.suppress(OSError):
+            for path in directory.iterdir():
+                with contextlib.suppress(OSError):
+                    found.append(path.read_text(errors="replace"))
+        return found
+
+    # Places ------------------------------------------------------------------------------------------
+
+    def _living(self, record: Record) -> int:
+        """Return the process of the target's daemon, 0 if none lives. A number that another process has by now is none."""
+        try:
+            with open(self._pid_file(record.name), encoding="ascii") as file:
+                pid = int(file.read(32))
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                arguments = file.read().split(b"\0")
+        except (OSError, ValueError):
+            return 0
+        return pid if os.fsencode(self._run_dir(record.name)) in arguments else 0
+
+    def _run_dir(self, name: str) -> str:
+        return f"{self._state_dir}/run/{name}"
+
+    def _pid_file(self, name: str) -> str:
+        return f"{self._state_dir}/daemons/{name}.pid"
+
+    def _log_file(self, name: str) -> str:
+        return f"{self._state_dir}/logs/{name}.log"
+
+    def _open_log(self, name: str) -> BinaryIO:
+        """Return the daemon's log, empty: what an earlier one wrote was told when it ended."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        return os.fdopen(os.open(self._log_file(name), flags, 0o600), "ab")
+
+    def _trim_later(self) -> None:
+        if self._trimmer is None:
+            self._trimmer = asyncio.get_running_loop().call_later(_LOG_LOOK_S, self._trim)
+
+    def _trim(self) -> None:
+        """Bound the logs. They are written at their end, wherever that is."""
+        self._trimmer = None
+        for name in self._daemons:
+            path = self._log_file(name)
+            with contextlib.suppress(OSError):
+                if os.stat(path).st_size > _LOG_MAX_BYTES:
+                    os.truncate(path, 0)
+        if self._daemons:
+            self._trim_later()
+
+
+def _is_in_memory(directory: str) -> bool:
+    holder = max(
+        (mount for mount in read_mount_table() if is_within(directory, mount.mount_point)),
+        key=lambda mount: len(mount.mount_point),
+    )
+    return holder.fstype in ("tmpfs", "ramfs")
+
+
+def _write_secret(directory: str, key: str, value: str, uid: int) -> None:
+    """Write one credential. The name is one of the class's own keys."""
+    path = f"{directory}/{key}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+    descriptor = os.open(f"{path}.new", flags, 0o400)
+    try:
+        os.write(descriptor, value.encode())
+        os.fchown(descriptor, uid, -1)
+    finally:
+        os.close(descriptor)
+    os.rename(f"{path}.new", path)
+
+
+def _unwatch(daemon: _Daemon) -> None:
+    if daemon.pidfd >= 0:
+        asyncio.get_running_loop().remove_reader(daemon.pidfd)
+        os.close(daemon.pidfd)
+        daemon.pidfd = -1
+
+
+async def _gone(daemon: _Daemon, patience_s: float) -> bool:
+    until = time.monotonic() + patience_s
+    while daemon.pidfd >= 0:
+        if time.monotonic() > until:
+            return False
+        await asyncio.sleep(0.01)
+    return True

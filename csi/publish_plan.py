@@ -1,0 +1,153 @@
+"""PublishRequest + classes → PublishPlan: the MountSpec that the sidecar would get, and the steps to it. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from csi.faults import NotFound
+from csi.publish_request import PublishRequest
+from csi.records import Launch, Record, Stage, target_name
+from sidemount.model.class_choice import choose_class
+from sidemount.model.driver_class import DriverClass
+from sidemount.model.errors import Faults, InvalidRequest, PolicyDenied, Reason, VolumeError, shown
+from sidemount.model.facts import Facts, NamespaceFacts
+from sidemount.model.options import parse_mount_options
+from sidemount.model.quantity import parse_quantity
+from sidemount.model.requests import parse_volume_context
+from sidemount.model.resolve import resolve
+from sidemount.model.source_uri import shown_source
+from sidemount.model.volume_request import Delivery, SourceUri, VolumeRequest
+
+_SOURCE = "source"
+_NAMESPACE = "csi.storage.k8s.io/pod.namespace"
+_SECRETS = "nodePublishSecretRef"
+
+
+class Step(Enum):
+    """What a publish does, in this order. Each is undone by its opposite, which finds done what is done already."""
+
+    REMEMBER = "remember"  # write the record / remove it
+    MAKE_TARGET = "make_target"  # make the directory / remove it
+    LAUNCH = "launch"  # start the daemon / see it ended, and what it had removed
+    HOLD = "hold"  # have the keeper mount and hold / detach, let the daemon flush
+    AWAIT_LIVE = "await_live"  # wait until it answers at the target / nothing
+    COMMIT = "commit"  # the record says that it is to be kept alive / nothing: it is removed with REMEMBER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishPlan:
+    """What is to be done for one publish. `secrets` are the credentials that the class reads, and no others."""
+
+    record: Record
+    steps: tuple[Step, ...]
+    secrets: Mapping[str, str]
+
+
+def plan_publish(request: PublishRequest, path: str, facts: Facts) -> PublishPlan:
+    """Decide what a publish comes to. `path` is the target with its root resolved. Raises VolumeError."""
+    namespace = _namespace_of(request, facts)
+    asked = _asked(request, target_name(path))
+    if not isinstance(asked.origin, SourceUri):
+        raise NotFound(
+            f"volume {shown(request.volume_id)} is not known, and its volume_context names no source",
+            hint="a volume that was not provisioned here needs volumeAttributes with class and source",
+        )
+    driver_class = choose_class(asked, asked.origin.uri, namespace, facts)
+    _check_delivery(asked, driver_class)
+    completed = _with_flags(request, asked, driver_class)
+    spec = resolve(completed, namespace, facts).spec
+    record = Record(
+        volume_id=request.volume_id,
+        target=request.target,
+        path=path,
+        stage=Stage.PUBLISHING,
+        mode=request.mode,
+        arguments=request.arguments,
+        spec=replace(spec, volume=target_name(path)),
+        launch=_launch(spec.source, driver_class, request),
+    )
+    keys = driver_class.credentials.secret_keys
+    secrets = {key: request.secrets[key] for key in keys if key in request.secrets}
+    return PublishPlan(record=record, steps=tuple(Step), secrets=secrets)
+
+
+def _namespace_of(request: PublishRequest, facts: Facts) -> NamespaceFacts:
+    """Return the pod's namespace where the caller tells it. One that it does not tell has no labels, so no class that asks for some."""
+    name = request.context.get(_NAMESPACE, "")
+    return facts.namespace(name) or NamespaceFacts(name=name)
+
+
+def _asked(request: PublishRequest, name: str) -> VolumeRequest:
+    if _SOURCE not in request.context:
+        raise NotFound(
+            f"volume {shown(request.volume_id)} is not known, and its volume_context names no source",
+            hint="a volume that was not provisioned here needs volumeAttributes with class and source",
+        )
+    try:
+        asked = parse_volume_context(name, request.context)
+    except Faults as error:
+        raise Faults(tuple(_told_of(request, name, fault) for fault in error.faults)) from error
+    return replace(asked, where=f"volume_context of {shown(request.volume_id)}")
+
+
+def _told_of(request: PublishRequest, name: str, fault: VolumeError) -> VolumeError:
+    """Return the fault in words that the caller knows."""
+    message = fault.message.replace(
+        f"volume context of {shown(name)}", f"volume_context of {shown(request.volume_id)}"
+    )
+    return InvalidRequest(message, reason=fault.reason, hint=fault.hint)
+
+
+def _check_delivery(asked: VolumeRequest, driver_class: DriverClass) -> None:
+    if Delivery.CSI not in driver_class.deliveries:
+        raise PolicyDenied(
+            f"{asked.where}: driver class {shown(driver_class.name)} does not offer delivery csi",
+            reason=Reason.NOT_IN_CLASS,
+            hint="ask the admin to add csi to its deliveries, or name another class",
+        )
+    if asked.delivery is Delivery.SIDECAR:
+        raise PolicyDenied(
+            f"{asked.where}: it asks for delivery sidecar",
+            reason=Reason.SIDECAR_REQUESTED,
+            hint="drop the field",
+        )
+    if driver_class.command and asked.sub_path:
+        raise InvalidRequest(
+            f"{asked.where}: a client of class {shown(driver_class.name)} serves no sub-path",
+            hint="name it in the source",
+        )
+
+
+def _with_flags(request: PublishRequest, asked: VolumeRequest, driver_class: DriverClass) -> VolumeRequest:
+    """Return the request with mount flags as options, read-only if anything says so, and whether there are credentials."""
+    # `ro` is every mount's own flag and need be no option of the class.
+    entries = [flag for flag in request.flags if flag != "ro" or "ro" in driver_class.options]
+    where = f"mount_flags of volume {shown(request.volume_id)}"
+    options = parse_mount_options(entries, driver_class.options, where)
+    given = any(key in request.secrets for key in driver_class.credentials.secret_keys)
+    return replace(
+        asked,
+        options=(*options, *asked.options),
+        read_only=asked.read_only or request.read_only,
+        secret=_SECRETS if given else "",
+    )
+
+
+def _launch(source: str, driver_class: DriverClass, request: PublishRequest) -> Launch:
+    limit = driver_class.resources.limits.get("memory")
+    return Launch(
+        source_dir=_source_dir(source, request) if driver_class.filesystem == "directory" else "",
+        capabilities=driver_class.capabilities,
+        memory_bytes=None if limit is None else int(parse_quantity(limit)),
+    )
+
+
+def _source_dir(source: str, request: PublishRequest) -> str:
+    scheme, _, rest = source.partition("://")
+    host, _, path = rest.partition("/")
+    if scheme != "dir" or host:
+        raise InvalidRequest(
+            f"volume {shown(request.volume_id)}: launcher process cannot serve {shown_source(source)}",
+            hint="its sources are dir:///path; pvc:// and nfs:// need a mount pod",
+        )
+    return f"/{path}"

@@ -1,0 +1,31 @@
+"""A plugin on a node of its own, for each test that wants one."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.csi.plugin import Plugin
+from tests.host.mount_node import MountNode, scratch_directory
+
+
+@pytest.fixture
+def node() -> Iterator[MountNode]:
+    """Return a mount namespace, and check that it leaves nothing mounted in the machine's own."""
+    with scratch_directory() as work:
+        node = MountNode(work)
+        try:
+            yield node
+        finally:
+            node.close()
+    assert str(work) not in Path("/proc/self/mountinfo").read_text()
+
+
+@pytest.fixture
+def plugin(node: MountNode) -> Iterator[Plugin]:
+    """Return a plugin that runs."""
+    plugin = Plugin(node)
+    try:
+        yield plugin.start()
+    finally:
+        plugin.end()

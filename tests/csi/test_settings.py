@@ -1,0 +1,78 @@
+"""Settings by flag and by variable; what is wrong is said before anything is begun."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from csi.settings import Settings, parse_settings
+from sidemount.model.errors import InvalidRequest
+
+
+def _flags(tmp_path: Path, **changes: str) -> list[str]:
+    given = {
+        "endpoint": "unix:///run/p/csi.sock",
+        "node-id": "n",
+        "state-dir": "/run/state",
+        "target-root": "/var/lib/kubelet",
+        "facts": str(tmp_path),
+        **changes,
+    }
+    return ["node", *(part for flag, value in given.items() if value for part in (f"--{flag}", value))]
+
+
+def test_flags_and_variables_say_the_same(tmp_path: Path) -> None:
+    by_flag = parse_settings([*_flags(tmp_path), "--target-root", "/srv/t"], {})
+    variables = {
+        "CSI_ENDPOINT": "unix:///run/p/csi.sock",
+        "SIDEMOUNT_CSI_NODE_ID": "n",
+        "SIDEMOUNT_CSI_STATE_DIR": "/run/state",
+        "SIDEMOUNT_CSI_TARGET_ROOT": "/var/lib/kubelet,/srv/t",
+        "SIDEMOUNT_CSI_FACTS": str(tmp_path),
+        "SIDEMOUNT_CSI_LAUNCHER": "process",
+        "SIDEMOUNT_CSI_SERVICE_HOST": "10.0.0.1",
+        "UNRELATED": "x",
+    }
+    assert parse_settings(["node"], variables) == by_flag
+    assert by_flag.target_roots == ("/var/lib/kubelet", "/srv/t")
+    assert isinstance(by_flag, Settings)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"endpoint": "tcp://0.0.0.0:1"}, "--endpoint"),
+        ({"endpoint": ""}, "CSI_ENDPOINT"),
+        ({"node-id": ""}, "--node-id is missing"),
+        ({"node-id": "n" * 257}, "256 bytes"),
+        ({"state-dir": "relative"}, "absolute"),
+        ({"state-dir": "/"}, "root directory"),
+        ({"state-dir": "/run/p"}, "beside the socket"),
+        ({"state-dir": "/run/p/state"}, "beside the socket"),
+        ({"state-dir": "/run"}, "beside the socket"),
+        ({"state-dir": "/var/lib/kubelet/state"}, "target root"),
+        ({"target-root": "/run/state/t"}, "target root"),
+        ({"target-root": "/a/../b"}, "plain absolute path"),
+        ({"target-root": "/"}, "root directory"),
+        ({"launcher": "pod2"}, "is none of"),
+        ({"facts": "/nowhere/at/all"}, "is no directory"),
+        ({"mount-timeout-seconds": "0"}, "above 0"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, changes: dict[str, str], told: str) -> None:
+    with pytest.raises(InvalidRequest, match=told):
+        parse_settings(_flags(tmp_path, **changes), {})
+
+
+def test_an_unknown_variable_of_ours_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="SIDEMOUNT_CSI_NODEID"):
+        parse_settings(_flags(tmp_path), {"SIDEMOUNT_CSI_NODEID": "n"})
+
+
+def test_a_wrong_setting_ends_the_process_in_one_line(tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "csi", *_flags(tmp_path, endpoint="nonsense")]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "nonsense" in done.stderr
