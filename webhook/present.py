@@ -4,9 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sidemount.model.errors import BadMessage, InvalidRequest, Reason, shown
+from sidemount.model.errors import BadMessage, InvalidRequest, PolicyDenied, Reason, shown
 from sidemount.model.mountspec import KeeperConfig, decode_keeper_config
-from sidemount.model.names import KEEPER_CONTAINER, MOUNTS_VOLUME, daemon_container, view_name
+from sidemount.model.names import (
+    KEEPER_CONTAINER,
+    MOUNTS_VOLUME,
+    STATUS_ANNOTATION,
+    daemon_container,
+    view_name,
+)
 from webhook.own_container import mounts_env
 from webhook.render import CLAIM_ENV
 from webhook.shape import is_own_container, is_reserved
@@ -45,10 +51,14 @@ class Present:
 
 
 NOTHING = Present()
+_REMOVE = "remove every sidemount-… container and volume from the manifest, and let no other webhook change them: ours adds them"
 
 
 def read_present(pod: Mapping[str, Any]) -> Present:
-    """Read what a pod, as plain JSON, carries of ours. Raises InvalidRequest when it cannot be a work of ours."""
+    """Read what a pod, as plain JSON, carries of ours.
+
+    Raises InvalidRequest when it cannot be a work of ours, PolicyDenied when somebody has undone it.
+    """
     spec = _mapping(pod.get("spec"))
     for section in ("containers", EPHEMERAL):
         for container in _mappings(spec.get(section)):
@@ -68,7 +78,8 @@ def read_present(pod: Mapping[str, Any]) -> Present:
             raise hand_made_volume(name)
     if not containers:
         if volumes:
-            raise _taken(next(iter(volumes)))
+            name = next(iter(volumes))
+            raise _undone(name) if _is_marked(pod) else _taken(name)
         return NOTHING
     keeper = containers.get(KEEPER_CONTAINER)
     if keeper is None:
@@ -112,7 +123,7 @@ def hand_made(name: str, why: str) -> InvalidRequest:
     return InvalidRequest(
         f"container {shown(name)} {why}",
         reason=Reason.HAND_MADE,
-        hint="remove every sidemount-… container and volume from the manifest: the webhook adds them",
+        hint=_REMOVE,
     )
 
 
@@ -121,7 +132,7 @@ def hand_made_volume(name: str) -> InvalidRequest:
     return InvalidRequest(
         f"volume {shown(name)} of spec.volumes is not the one that we would add",
         reason=Reason.HAND_MADE,
-        hint="remove every sidemount-… container and volume from the manifest: the webhook adds them",
+        hint=_REMOVE,
     )
 
 
@@ -131,6 +142,20 @@ def _taken(name: str) -> InvalidRequest:
         reason=Reason.NAME_COLLISION,
         hint="rename it; names that are sidemount or start with sidemount- are ours",
     )
+
+
+def _undone(name: str) -> PolicyDenied:
+    return PolicyDenied(
+        f"volume {shown(name)} of spec.volumes is there without the containers that go with it: another webhook took them away, "
+        "or the manifest was copied from a running pod",
+        reason=Reason.NOT_INJECTED,
+        hint="let the other webhook keep native sidecars that it does not know, or remove every sidemount-… volume from the manifest",
+    )
+
+
+def _is_marked(pod: Mapping[str, Any]) -> bool:
+    """Whether injection has been here: what it left behind is no name that a user happened to choose."""
+    return STATUS_ANNOTATION in _mapping(_mapping(pod.get("metadata")).get("annotations"))
 
 
 def _config(keeper: Mapping[str, Any]) -> tuple[int, KeeperConfig]:

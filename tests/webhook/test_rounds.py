@@ -733,3 +733,17 @@ def test_two_daemons_of_one_uid_are_no_conflict_in_the_second_round(field: str) 
     assert mutated(between_rounds(first.after)).patch == []
     pod["spec"]["containers"][0]["securityContext"] = {"runAsUser": 65532}
     assert mutated(pod).reason == "SharedUid"
+
+
+@pytest.mark.parametrize(("is_marked", "reason"), [(True, "NotInjected"), (False, "NameCollision")])
+def test_volumes_whose_containers_are_gone_are_told_from_names_that_a_user_chose(
+    is_marked: bool, reason: str
+) -> None:
+    """istio#54562: another webhook's template knows no native sidecars of ours."""
+    pod = injected()
+    pod["spec"]["initContainers"] = [c for c in pod["spec"]["initContainers"] if c["name"] == "prepare"]
+    if not is_marked:
+        del pod["metadata"]["annotations"]["sidemount.io/status"]
+    for reviewed in (mutated(pod), validated(pod)):
+        assert not reviewed.outcome.allowed
+        assert reviewed.reason == reason
