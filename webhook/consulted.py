@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from sidemount.model.driver_class import DriverClass
 from sidemount.model.errors import Reason
 from sidemount.model.facts import ClaimFacts, ClusterFacts, Facts, NamespaceFacts, SourceFault, VolumeFacts
+from sidemount.model.namespace_limits import LimitRangeFacts, QuotaBounds
 from webhook.gate import is_enabled
 from webhook.outcome import Doubt, Outcome
 
@@ -65,6 +66,24 @@ class Consulted:
         self._answers["claim", namespace, name] = answer
         return answer
 
+    def limit_ranges(self, namespace: str) -> tuple[LimitRangeFacts, ...]:
+        """Return every LimitRange of a namespace."""
+        answer = self._facts.limit_ranges(namespace)
+        self._answers["limit_ranges", namespace] = answer
+        return answer
+
+    def quotas(self, namespace: str) -> tuple[QuotaBounds, ...]:
+        """Return what every ResourceQuota of a namespace allows."""
+        answer = self._facts.quotas(namespace)
+        self._answers["quotas", namespace] = answer
+        return answer
+
+    def has_room(self, namespace: str, quota: str, resource: str, amount: str) -> bool:
+        """Tell whether a quota leaves so much more: the one answer that the use of a quota may change."""
+        answer = self._facts.has_room(namespace, quota, resource, amount)
+        self._answers["has_room", namespace, quota, resource, amount] = answer
+        return answer
+
     def cluster(self) -> ClusterFacts:
         """Return what is known of the cluster."""
         answer = self._facts.cluster()
@@ -98,6 +117,8 @@ def doubts_of(reads: Reads, outcome: Outcome) -> tuple[Doubt, ...]:
     """
     is_refused = not outcome.allowed
     found = [doubt for question, answer in reads if (doubt := _doubt(question, answer, is_refused))]
+    if is_refused:
+        found += [doubt for question, answer in reads for doubt in _limits_in_doubt(question, answer)]
     if is_refused and outcome.reason in _BY_SOURCE and not any(d.kind == _CLASS for d in found):
         found.append(Doubt(_CLASS))
     return tuple(found)
@@ -120,6 +141,16 @@ def _doubt(question: Question, answer: object, is_refused: bool) -> Doubt | None
         case ("volumes_by_handle", _, _) if answer == ():
             return Doubt("PersistentVolume")
     return None
+
+
+def _limits_in_doubt(question: Question, answer: object) -> list[Doubt]:
+    """A limit that refuses may have been raised, or be gone, a moment ago."""
+    match question:
+        case ("limit_ranges", namespace) if isinstance(answer, tuple):
+            return [Doubt("LimitRange", namespace, limit.name) for limit in answer]
+        case ("quotas", namespace) if isinstance(answer, tuple):
+            return [Doubt("ResourceQuota", namespace, quota.name) for quota in answer]
+    return []
 
 
 _CLASS = "FuseDriverClass"

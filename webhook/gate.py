@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from sidemount.model.decide import DeliveryFacts, PodSecurity
+from sidemount.model.decide import NATIVE_SIDECARS_SINCE, DeliveryFacts, PodSecurity
 from sidemount.model.errors import PolicyDenied, Reason, shown
-from sidemount.model.facts import ClusterFacts, NamespaceFacts
+from sidemount.model.facts import ClusterFacts, NamespaceFacts, OldNode
 from sidemount.model.names import (
     CSI_DRIVER,
     INJECTION_ENABLED,
@@ -77,6 +77,10 @@ def delivery_facts(
     """Return everything that a delivery depends on."""
     level = _pod_security(namespace)
     selector = dict(shape.node_selector)
+    old_node = _oldest_for(selector, cluster)
+    version = cluster.server_version
+    if cluster.old_nodes:
+        version = old_node.version if old_node is not None else NATIVE_SIDECARS_SINCE
     return DeliveryFacts(
         pod_security=level,
         host_users=shape.host_users,
@@ -84,10 +88,25 @@ def delivery_facts(
         sandboxed=shape.runtime_class in settings.sandboxed_runtime_classes,
         windows=shape.os_name == "windows" or any(selector.get(label) == "windows" for label in _OS_LABELS),
         virtual_node=any(f"{key}={value}" in cluster.virtual_node_labels for key, value in selector.items()),
-        server_version=cluster.server_version,
+        server_version=version,
+        old_node=old_node.name if old_node is not None else "",
         csi_driver_present=CSI_DRIVER in cluster.csi_drivers,
         inline_csi_allowed=_allows_inline(level, cluster),
     )
+
+
+def _oldest_for(selector: Mapping[str, str], cluster: ClusterFacts) -> OldNode | None:
+    """Return the oldest of the old nodes that a pod's nodeSelector does not keep it off, None if there is none."""
+    found = [
+        node
+        for node in cluster.old_nodes
+        if all(node.labels.get(key) == value for key, value in selector.items())
+    ]
+    return min(found, key=_version_of, default=None)
+
+
+def _version_of(node: OldNode) -> tuple[int, int]:
+    return node.version
 
 
 def _pod_security(namespace: NamespaceFacts) -> PodSecurity:

@@ -9,6 +9,7 @@ from urllib.parse import quote
 from sidemount.host.facts_manifests import Fact, identify, parse_fact
 from sidemount.model.facts import ClaimFacts, VolumeFacts
 from sidemount.model.names import API_VERSION, CSI_DRIVER
+from sidemount.model.namespace_limits import LimitRangeFacts, QuotaFacts
 
 Key = str | tuple[str, str]
 """An object's name, or its namespace and name."""
@@ -59,8 +60,34 @@ CSI_DRIVER_KIND = LiveKind(
     name="CSIDriver", api_version="storage.k8s.io/v1", plural="csidrivers", is_optional=True
 )
 NODE = LiveKind(name="Node", api_version="v1", plural="nodes", is_optional=True)
+LIMIT_RANGE = LiveKind(
+    name="LimitRange", api_version="v1", plural="limitranges", is_namespaced=True, is_optional=True
+)
+RESOURCE_QUOTA = LiveKind(
+    name="ResourceQuota", api_version="v1", plural="resourcequotas", is_namespaced=True, is_optional=True
+)
 
-KINDS = (FUSE_DRIVER_CLASS, NAMESPACE, PERSISTENT_VOLUME, CLAIM, STORAGE_CLASS, CSI_DRIVER_KIND, NODE)
+KINDS = (
+    FUSE_DRIVER_CLASS,
+    NAMESPACE,
+    PERSISTENT_VOLUME,
+    CLAIM,
+    STORAGE_CLASS,
+    CSI_DRIVER_KIND,
+    NODE,
+    LIMIT_RANGE,
+    RESOURCE_QUOTA,
+)
+
+
+def group_of(fact: object) -> Key | None:
+    """Return what a fact is also looked up by, None if by nothing: a volume of ours by its handle, a limit by its namespace."""
+    match fact:
+        case VolumeFacts() if fact.driver == CSI_DRIVER:
+            return fact.driver, fact.handle
+        case LimitRangeFacts() | QuotaFacts():
+            return fact.namespace
+    return None
 
 
 def key_of(kind: LiveKind, manifest: Mapping[str, Any]) -> Key:
@@ -85,7 +112,7 @@ def read_fact(kind: LiveKind, manifest: Mapping[str, Any]) -> Fact | None:
     match fact:
         case VolumeFacts():
             return _small_volume(fact)
-        case ClaimFacts():
+        case ClaimFacts() | LimitRangeFacts() | QuotaFacts():
             return replace(fact, namespace=sys.intern(fact.namespace))
         case _:
             return fact

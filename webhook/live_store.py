@@ -14,17 +14,19 @@ from sidemount.host.facts_snapshot import FactsSnapshot, cluster_of
 from sidemount.host.logs import log
 from sidemount.host.sharded_map import GONE, Gone, ShardedMap, ShardedMapBuilder
 from sidemount.model.errors import VolumeError
-from sidemount.model.facts import SourceFault, VolumeFacts
-from sidemount.model.names import CSI_DRIVER
+from sidemount.model.facts import SourceFault
 from webhook.cluster_reader import Trouble
+from webhook.live_groups import Groups, add_to_group, changed_groups
 from webhook.live_kinds import (
     CLAIM,
     CSI_DRIVER_KIND,
     FUSE_DRIVER_CLASS,
     KINDS,
+    LIMIT_RANGE,
     NAMESPACE,
     NODE,
     PERSISTENT_VOLUME,
+    RESOURCE_QUOTA,
     Key,
     LiveKind,
     key_of,
@@ -37,7 +39,6 @@ _BORROWED_S = 30.0
 _log = log("webhook.live_store")
 
 Change = Fact | None | Gone
-Handles = ShardedMap[tuple[str, str], tuple[VolumeFacts, ...]]
 
 
 class _Target(Protocol):
@@ -53,21 +54,20 @@ class Listing:
 
     before: ShardedMap[Key, Change]
     objects: ShardedMapBuilder[Key, Change] = field(default_factory=ShardedMapBuilder)
-    handles: ShardedMapBuilder[tuple[str, str], tuple[VolumeFacts, ...]] = field(
-        default_factory=ShardedMapBuilder
-    )
+    groups: ShardedMapBuilder[Key, tuple[Any, ...]] = field(default_factory=ShardedMapBuilder)
     same: int = 0
 
 
 @dataclass(slots=True)
 class KindState:
-    """All that is known of one kind. An object that states no fact is there as None.
+    """All that is known of one kind, also in groups. An object that states no fact is there as None.
 
     `borrowed`: what single reads told, until when, and what the watch had told before. `touched`: what the watch has told
     since such a read began. `heard_at` is the clock's time when the API server last spoke of this kind.
     """
 
     objects: ShardedMap[Key, Change] = field(default_factory=ShardedMap)
+    groups: Groups = field(default_factory=ShardedMap)
     faults: dict[Key, tuple[str, SourceFault]] = field(default_factory=dict)
     borrowed: dict[Key, tuple[float, Change]] = field(default_factory=dict)
     touched: dict[Key, bool] = field(default_factory=dict)
@@ -88,7 +88,6 @@ class LiveStore:
         self.states = {kind.name: KindState() for kind in KINDS}
         self.snapshot = FactsSnapshot(number=1)
         self._published: dict[str, ShardedMap[Key, Change]] = {}
-        self._handles: Handles = ShardedMap()
 
     def heard(self, kind: LiveKind) -> None:
         """Note that the API server spoke of a kind: what is known of it is as new as its watch."""
@@ -149,10 +148,7 @@ class LiveStore:
         fact = listing.objects.get(key)
         if key in listing.before and listing.before[key] is fact:
             listing.same += 1
-        if isinstance(fact, VolumeFacts) and fact.driver == CSI_DRIVER:
-            handle = fact.driver, fact.handle
-            held = listing.handles.get(handle, ())
-            listing.handles[handle] = tuple(sorted((*held, fact), key=_name)) if held else (fact,)
+        add_to_group(listing.groups, fact)
 
     def end_list(self, kind: LiveKind, listing: Listing) -> None:
         """Take over a whole list: what is not in it is gone."""
@@ -167,9 +163,7 @@ class LiveStore:
         self.heard(kind)
         is_same = state.objects is listing.before and len(objects) == len(state.objects) == listing.same
         if not is_same:
-            state.objects = objects
-            if kind is PERSISTENT_VOLUME:
-                self._handles = listing.handles.build()
+            state.objects, state.groups = objects, listing.groups.build()
         self._publish(kind)
 
     def give_up(self, kind: LiveKind, why: str) -> None:
@@ -193,15 +187,24 @@ class LiveStore:
         """A single read of an object begins: from here on the watch may overtake it."""
         self.states[kind.name].touched[key] = False
 
+    def abandon_read(self, kind: LiveKind, key: Key) -> None:
+        """A single read told nothing."""
+        self.states[kind.name].touched.pop(key, None)
+
     def end_read(self, kind: LiveKind, key: Key, found: Mapping[str, Any] | None) -> None:
         """Take over what a single read told, for a while, unless the watch has spoken of the object meanwhile.
 
-        For a while only: if the object is deleted before the watch ever tells of it, nobody else says so.
+        For a while only: if the object is deleted before the watch ever tells of it, nobody else says so. What a read does not
+        find is taken for gone as long: a limit that is no more must refuse nobody.
         """
         state = self.states[kind.name]
         is_overtaken = state.touched.pop(key, True)
         told: dict[Key, Change] = {}
-        if found is None or is_overtaken or self.read(kind, found, told) != key:
+        if is_overtaken or (found is None and key not in state.objects):
+            return
+        if found is None:
+            told[key] = GONE
+        elif self.read(kind, found, told) != key:
             return
         before: Change = state.objects.get(key, GONE)
         if key in state.borrowed:
@@ -240,8 +243,7 @@ class LiveStore:
         state = self.states[kind.name]
         real = {key: change for key, change in changes.items() if _differs(state.objects, key, change)}
         if real:
-            if kind is PERSISTENT_VOLUME:
-                self._handles = _with_handles(self._handles, state.objects, real)
+            state.groups = changed_groups(state.groups, state.objects, real)
             state.objects = state.objects.changed(real)
         self._publish(kind)
 
@@ -264,6 +266,7 @@ class LiveStore:
 
     def _with_kind(self, snapshot: FactsSnapshot, kind: LiveKind) -> FactsSnapshot:
         objects: Any = self.states[kind.name].objects
+        groups: Any = self.states[kind.name].groups
         match kind.name:
             case FUSE_DRIVER_CLASS.name:
                 known = {name: fact for name, fact in sorted(objects.items()) if fact is not None}
@@ -271,9 +274,13 @@ class LiveStore:
             case NAMESPACE.name:
                 return replace(snapshot, namespaces=objects)
             case PERSISTENT_VOLUME.name:
-                return replace(snapshot, volumes=objects, handles=self._handles)
+                return replace(snapshot, volumes=objects, handles=groups)
             case CLAIM.name:
                 return replace(snapshot, claims=objects)
+            case LIMIT_RANGE.name:
+                return replace(snapshot, ranges=groups)
+            case RESOURCE_QUOTA.name:
+                return replace(snapshot, quota_facts=groups)
             case CSI_DRIVER_KIND.name | NODE.name:
                 cluster = cluster_of(
                     self.states[CSI_DRIVER_KIND.name].objects.values(),
@@ -294,25 +301,3 @@ def _why(error: Exception) -> str:
     return (
         str(error) if isinstance(error, VolumeError) else f"it cannot be understood ({type(error).__name__})"
     )
-
-
-def _with_handles(handles: Handles, known: ShardedMap[Key, Change], changes: Mapping[Key, Change]) -> Handles:
-    """Return the index after changes: each volume taken from where it was and put where it is."""
-    held: dict[tuple[str, str], dict[str, VolumeFacts]] = {}
-    for key, change in changes.items():
-        for volume, is_new in ((known.get(key), False), (change, True)):
-            if isinstance(volume, VolumeFacts) and volume.driver == CSI_DRIVER:
-                handle = volume.driver, volume.handle
-                if handle not in held:
-                    held[handle] = {other.name: other for other in handles.get(handle, ())}
-                if is_new:
-                    held[handle][volume.name] = volume
-                else:
-                    held[handle].pop(volume.name, None)
-    return handles.changed(
-        {key: tuple(sorted(found.values(), key=_name)) if found else GONE for key, found in held.items()}
-    )
-
-
-def _name(volume: VolumeFacts) -> str:
-    return volume.name

@@ -28,22 +28,14 @@ from sidemount.model.volume_request import Claim, VolumeRequest
 from webhook.added_mounts import added_uses
 from webhook.choice import EMPTY_DIR, ChosenVolume, Setting, as_sidecar, choose, collect, volume_outcome
 from webhook.csi_volume import CLAIM, CSI, csi_source
+from webhook.fitted import fitted
 from webhook.image import Registries
 from webhook.injection_settings import InjectionSettings
 from webhook.marks import Marks, marks
 from webhook.outcome import MountOutcome, VolumeOutcome
 from webhook.present import Present
 from webhook.render import Daemon, daemon_container_of, keeper_container, own_volumes
-from webhook.resources import (
-    Amounts,
-    amount,
-    check_fit,
-    clamped,
-    is_guaranteed,
-    merge,
-    raised_to_limits,
-    show,
-)
+from webhook.resources import Amounts, amount, merge, show
 from webhook.security import selinux_context
 from webhook.shape import PodShape, is_own_container
 from webhook.sources import cache_attachment, secret_attachment, source_attachment
@@ -86,11 +78,12 @@ def make_plan(
     chosen, uses, added = _judged(requests, shape, present, setting)
     all_uses = [*uses, *added]
     config = _config([volume for volume in chosen if volume.is_sidecar], all_uses, present)
-    daemons = tuple(_daemon(volume, shape, setting.settings) for volume in chosen if volume.is_sidecar)
+    daemons = tuple(_daemon(volume, setting.settings) for volume in chosen if volume.is_sidecar)
+    keeper, daemons, told_of_fit = _fitted(daemons, shape, present, setting)
     outcomes = (*(_told(volume, all_uses) for volume in chosen), *left)
     found_marks = marks(shape, chosen, daemons, outcomes, setting.settings)
     return InjectionPlan(
-        containers=_containers(config, daemons, shape, present, setting.settings),
+        containers=_containers(config, keeper, daemons, shape, setting.settings),
         volumes=tuple(own_volumes(daemons)) if daemons else (),
         new_volumes=tuple(
             {"name": volume.name, **csi_source(volume.resolved)}
@@ -103,7 +96,11 @@ def make_plan(
         config=config,
         marks=found_marks,
         outcomes=outcomes,
-        warnings=(*_warnings(chosen, all_uses, outcomes, found_marks), *_memory_warnings(daemons)),
+        warnings=(
+            *_warnings(chosen, all_uses, outcomes, found_marks),
+            *told_of_fit,
+            *_memory_warnings(daemons),
+        ),
         registries=setting.settings.registries,
     )
 
@@ -223,7 +220,7 @@ def _check_shared_uid(shape: PodShape, volume: ChosenVolume, faults: list[Volume
             )
 
 
-def _daemon(volume: ChosenVolume, shape: PodShape, settings: InjectionSettings) -> Daemon:
+def _daemon(volume: ChosenVolume, settings: InjectionSettings) -> Daemon:
     request, driver_class, spec = (
         volume.resolved.request,
         volume.resolved.driver_class,
@@ -244,30 +241,36 @@ def _daemon(volume: ChosenVolume, shape: PodShape, settings: InjectionSettings) 
     return Daemon(
         spec=spec,
         driver_class=driver_class,
-        amounts=_fitted(amounts, shape),
+        amounts=amounts,
         attachments=tuple(attachment for attachment in attachments if attachment is not None),
         claim=request.origin.name if isinstance(request.origin, Claim) and request.origin.implicit else "",
     )
 
 
-def _fitted(amounts: Amounts, shape: PodShape) -> Amounts:
-    return clamped(raised_to_limits(amounts) if is_guaranteed(shape) else amounts, shape)
+def _fitted(
+    daemons: tuple[Daemon, ...], shape: PodShape, present: Present, setting: Setting
+) -> tuple[Amounts, tuple[Daemon, ...], tuple[str, ...]]:
+    """Return the keeper's amounts and the daemons with theirs, fitted to pod and namespace, and what is told of that."""
+    keeper = merge(((setting.settings.keeper_requests, setting.settings.keeper_limits),))
+    if not daemons:
+        return keeper, daemons, ()
+    ours = {daemon_container(daemon.spec.volume): daemon.amounts for daemon in daemons}
+    found = fitted(shape, {KEEPER_CONTAINER: keeper, **ours}, setting.facts, is_first_round=present.is_empty)
+    fitted_daemons = tuple(
+        replace(daemon, amounts=found.amounts[daemon_container(daemon.spec.volume)]) for daemon in daemons
+    )
+    return found.amounts[KEEPER_CONTAINER], fitted_daemons, found.warnings
 
 
 def _containers(
     config: KeeperConfig,
+    keeper: Amounts,
     daemons: tuple[Daemon, ...],
     shape: PodShape,
-    present: Present,
     settings: InjectionSettings,
 ) -> tuple[dict[str, Any], ...]:
     if not daemons:
         return ()
-    keeper = _fitted(merge(((settings.keeper_requests, settings.keeper_limits),)), shape)
-    if present.is_empty:
-        # In a later round others may have changed any amount, ours too: they were judged in the first.
-        ours = {daemon_container(daemon.spec.volume): daemon.amounts for daemon in daemons}
-        check_fit(shape, {KEEPER_CONTAINER: keeper, **ours})
     return (
         keeper_container(config, keeper, shape, settings),
         *(daemon_container_of(daemon, shape, settings) for daemon in daemons),

@@ -100,6 +100,9 @@ class PodSpec(Struct, frozen=True, gc=False, rename="camel"):
     share_process_namespace: bool | None = None
     host_pid: bool | None = msgspec.field(default=None, name="hostPID")
     termination_grace_period_seconds: int | None = None
+    active_deadline_seconds: int | None = None
+    priority_class_name: str = ""
+    overhead: Raw = NO_RAW
 
 
 class Metadata(Struct, frozen=True, gc=False):

@@ -139,11 +139,12 @@ class SecondLook:
             return
         key = kind.key(doubt.namespace, doubt.name)
         self._store.begin_read(kind, key)
-        found = None
         try:
             found = await self._reader.get(kind.path(key))
-        finally:
-            self._store.end_read(kind, key, found)
+        except BaseException:
+            self._store.abandon_read(kind, key)
+            raise
+        self._store.end_read(kind, key, found)
 
     async def _read_all(self, kind: LiveKind) -> None:
         """Take over what a list holds and we have not; what is gone is left to the watch."""

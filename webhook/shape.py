@@ -97,6 +97,9 @@ class PodShape(Struct, frozen=True, gc=False):
     host_users: bool
     shared_processes: bool
     grace_s: int | None
+    has_deadline: bool
+    priority_class: str
+    overhead: bytes
     carries_ours: bool
 
 
@@ -158,6 +161,9 @@ def shape_of(pod: Pod, namespace: str, ours: Pairs, wanted: frozenset[str]) -> P
         spec.host_users is not False,
         spec.share_process_namespace is True or spec.host_pid is True,
         spec.termination_grace_period_seconds,
+        spec.active_deadline_seconds is not None,
+        spec.priority_class_name,
+        bytes(spec.overhead),
         any(is_reserved(volume.name) for volume in volumes if isinstance(volume, VolumeShape))
         or reserved_container(pod) != "",
     )

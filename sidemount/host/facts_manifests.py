@@ -2,19 +2,24 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from sidemount.model.decide import NATIVE_SIDECARS_SINCE
 from sidemount.model.driver_class import DriverClass
 from sidemount.model.driver_class_manifest import parse_driver_class
 from sidemount.model.errors import InvalidRequest
-from sidemount.model.facts import ClaimFacts, NamespaceFacts, VolumeFacts
+from sidemount.model.facts import VIRTUAL_NODE_LABELS, ClaimFacts, NamespaceFacts, VolumeFacts
+from sidemount.model.limit_manifests import parse_limit_range, parse_quota
 from sidemount.model.names import API_VERSION
+from sidemount.model.namespace_limits import LimitRangeFacts, QuotaFacts
 
 INLINE_LEVEL_LABEL = "security.kubernetes.io/csi-ephemeral-volume-profile"
 _NAME_LABEL = "kubernetes.io/metadata.name"
 _VERSION = re.compile(r"v?(\d{1,4})\.(\d{1,4})(?:\D.*)?", re.DOTALL)
 _MAX_NAME = 253
+_NAMESPACED = frozenset({"PersistentVolumeClaim", "LimitRange", "ResourceQuota"})
+_OS_LABEL = "kubernetes.io/os"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,10 +32,16 @@ class CsiDriverFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
-    """One Node. `version` is its kubelet's (major, minor)."""
+    """One Node that takes Linux pods. `version` is its kubelet's (major, minor); labels are kept of an old one alone."""
 
     name: str
     version: tuple[int, int]
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_old(self) -> bool:
+        """Whether it knows no native sidecars."""
+        return self.version < NATIVE_SIDECARS_SINCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +52,15 @@ class StorageClassFacts:
 
 
 Fact = (
-    DriverClass | NamespaceFacts | VolumeFacts | ClaimFacts | CsiDriverFacts | NodeFacts | StorageClassFacts
+    DriverClass
+    | NamespaceFacts
+    | VolumeFacts
+    | ClaimFacts
+    | CsiDriverFacts
+    | NodeFacts
+    | StorageClassFacts
+    | LimitRangeFacts
+    | QuotaFacts
 )
 
 ObjectId = tuple[str, str, str]
@@ -89,7 +108,7 @@ def identify(manifest: Any) -> ObjectId:
     if len(name) > _MAX_NAME:
         raise InvalidRequest(f"metadata.name: longer than {_MAX_NAME} characters")
     namespace = _text(metadata, "namespace", "metadata.namespace")
-    return kind, (namespace or "default") if kind == "PersistentVolumeClaim" else "", name
+    return kind, (namespace or "default") if kind in _NAMESPACED else "", name
 
 
 def is_known(manifest: Mapping[str, Any]) -> bool:
@@ -167,6 +186,15 @@ def _csi_driver(manifest: Mapping[str, Any]) -> CsiDriverFacts:
 
 
 def _node(manifest: Mapping[str, Any]) -> NodeFacts | None:
+    """A node that no pod of ours can land on states nothing: it is cordoned, virtual or for Windows."""
+    labels = _text_map(_mapping(manifest, "metadata"), "labels", "metadata.labels")
+    is_virtual = any(f"{key}={value}" in VIRTUAL_NODE_LABELS for key, value in labels.items())
+    if (
+        is_virtual
+        or labels.get(_OS_LABEL) == "windows"
+        or _mapping(manifest, "spec").get("unschedulable") is True
+    ):
+        return None
     info = _mapping(_mapping(manifest, "status"), "nodeInfo", "status.nodeInfo")
     text = _text(info, "kubeletVersion", "status.nodeInfo.kubeletVersion")
     if not text:
@@ -176,11 +204,22 @@ def _node(manifest: Mapping[str, Any]) -> NodeFacts | None:
         raise InvalidRequest(
             f"status.nodeInfo.kubeletVersion: {text[:80]!r} is not a version such as v1.31.2"
         )
-    return NodeFacts(name=identify(manifest)[2], version=(int(match[1]), int(match[2])))
+    found = NodeFacts(name=identify(manifest)[2], version=(int(match[1]), int(match[2])))
+    return replace(found, labels=labels) if found.is_old else found
 
 
 def _storage_class(manifest: Mapping[str, Any]) -> StorageClassFacts:
     return StorageClassFacts(identify(manifest)[2])
+
+
+def _limit_range(manifest: Mapping[str, Any]) -> LimitRangeFacts | None:
+    _, namespace, name = identify(manifest)
+    return parse_limit_range(manifest, namespace, name)
+
+
+def _quota(manifest: Mapping[str, Any]) -> QuotaFacts | None:
+    _, namespace, name = identify(manifest)
+    return parse_quota(manifest, namespace, name)
 
 
 _PARSERS: dict[str, tuple[str, Callable[[Mapping[str, Any]], Fact | None]]] = {
@@ -191,6 +230,8 @@ _PARSERS: dict[str, tuple[str, Callable[[Mapping[str, Any]], Fact | None]]] = {
     "StorageClass": ("storage.k8s.io/v1", _storage_class),
     "CSIDriver": ("storage.k8s.io/v1", _csi_driver),
     "Node": ("v1", _node),
+    "LimitRange": ("v1", _limit_range),
+    "ResourceQuota": ("v1", _quota),
 }
 
 

@@ -1,12 +1,25 @@
 """An immutable set of facts, indexed for look-ups that never block."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from types import MappingProxyType
+from typing import TypeVar
 
 from sidemount.host.facts_manifests import CsiDriverFacts, Fact, NodeFacts
 from sidemount.model.driver_class import DriverClass
-from sidemount.model.facts import ClaimFacts, ClusterFacts, NamespaceFacts, SourceFault, VolumeFacts
+from sidemount.model.facts import (
+    ClaimFacts,
+    ClusterFacts,
+    NamespaceFacts,
+    OldNode,
+    SourceFault,
+    VolumeFacts,
+)
+from sidemount.model.namespace_limits import LimitRangeFacts, QuotaBounds, QuotaFacts
+
+_T = TypeVar("_T")
+_K = TypeVar("_K", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +31,8 @@ class FactsSnapshot:
     volumes: Mapping[str, VolumeFacts] = field(default_factory=dict)
     handles: Mapping[tuple[str, str], tuple[VolumeFacts, ...]] = field(default_factory=dict)
     claims: Mapping[tuple[str, str], ClaimFacts] = field(default_factory=dict)
+    ranges: Mapping[str, tuple[LimitRangeFacts, ...]] = field(default_factory=dict)
+    quota_facts: Mapping[str, tuple[QuotaFacts, ...]] = field(default_factory=dict)
     cluster_facts: ClusterFacts = field(default_factory=ClusterFacts)
     source_faults: tuple[SourceFault, ...] = ()
     number: int = 0
@@ -46,6 +61,21 @@ class FactsSnapshot:
         """Return the claim of that namespace and name."""
         return self.claims.get((namespace, name))
 
+    def limit_ranges(self, namespace: str) -> tuple[LimitRangeFacts, ...]:
+        """Return every LimitRange of a namespace, sorted by name."""
+        return self.ranges.get(namespace, ())
+
+    def quotas(self, namespace: str) -> tuple[QuotaBounds, ...]:
+        """Return what every ResourceQuota of a namespace allows, sorted by name."""
+        return tuple([quota.bounds for quota in self.quota_facts.get(namespace, ())])
+
+    def has_room(self, namespace: str, quota: str, resource: str, amount: str) -> bool:
+        """Tell whether a quota leaves so much more of a resource now. One that is not known does."""
+        return all(
+            known.name != quota or known.has_room(resource, Decimal(amount))
+            for known in self.quota_facts.get(namespace, ())
+        )
+
     def cluster(self) -> ClusterFacts:
         """Return what is known of the cluster."""
         return self.cluster_facts
@@ -67,6 +97,8 @@ def index_facts(facts: Iterable[Fact], faults: tuple[SourceFault, ...], number: 
     claims: dict[tuple[str, str], ClaimFacts] = {}
     drivers: list[CsiDriverFacts] = []
     nodes: list[NodeFacts] = []
+    ranges: list[LimitRangeFacts] = []
+    quotas: list[QuotaFacts] = []
     for fact in facts:
         match fact:
             case DriverClass():
@@ -81,33 +113,58 @@ def index_facts(facts: Iterable[Fact], faults: tuple[SourceFault, ...], number: 
                 drivers.append(fact)
             case NodeFacts():
                 nodes.append(fact)
+            case LimitRangeFacts():
+                ranges.append(fact)
+            case QuotaFacts():
+                quotas.append(fact)
     return FactsSnapshot(
         classes=MappingProxyType(dict(sorted(classes.items()))),
         namespaces=MappingProxyType(namespaces),
         volumes=MappingProxyType(volumes),
-        handles=MappingProxyType(_by_handle(volumes)),
+        handles=MappingProxyType(_grouped((volumes[name] for name in sorted(volumes)), _handle)),
         claims=MappingProxyType(claims),
+        ranges=MappingProxyType(_grouped(sorted(ranges, key=_name), _namespace)),
+        quota_facts=MappingProxyType(_grouped(sorted(quotas, key=_name), _namespace)),
         cluster_facts=cluster_of(drivers, nodes),
         source_faults=faults,
         number=number,
     )
 
 
-def _by_handle(volumes: Mapping[str, VolumeFacts]) -> dict[tuple[str, str], tuple[VolumeFacts, ...]]:
-    handles: dict[tuple[str, str], list[VolumeFacts]] = {}
-    for _, volume in sorted(volumes.items()):
-        handles.setdefault((volume.driver, volume.handle), []).append(volume)
-    return {key: tuple(found) for key, found in handles.items()}
+def _grouped(facts: Iterable[_T], key_of: Callable[[_T], _K]) -> dict[_K, tuple[_T, ...]]:
+    found: dict[_K, list[_T]] = {}
+    for fact in facts:
+        found.setdefault(key_of(fact), []).append(fact)
+    return {key: tuple(group) for key, group in found.items()}
+
+
+def _handle(volume: VolumeFacts) -> tuple[str, str]:
+    return volume.driver, volume.handle
+
+
+def _namespace(limit: LimitRangeFacts | QuotaFacts) -> str:
+    return limit.namespace
+
+
+def _name(limit: LimitRangeFacts | QuotaFacts) -> str:
+    return limit.name
 
 
 def cluster_of(drivers: Iterable[object], nodes: Iterable[object]) -> ClusterFacts:
     """Return what CSIDrivers and Nodes tell of a cluster; anything else among them is passed over."""
     known = [driver for driver in drivers if isinstance(driver, CsiDriverFacts)]
+    taking = [node for node in nodes if isinstance(node, NodeFacts)]
+    old = sorted((node for node in taking if node.is_old), key=_node_name)
     # The oldest node decides: a pod may land on any, and no kubelet is newer than its API server.
     return ClusterFacts(
-        server_version=min((node.version for node in nodes if isinstance(node, NodeFacts)), default=(0, 0)),
+        server_version=min((node.version for node in taking), default=(0, 0)),
+        old_nodes=tuple(OldNode(name=node.name, version=node.version, labels=node.labels) for node in old),
         csi_drivers=frozenset(driver.name for driver in known),
         csi_inline_levels=MappingProxyType(
             {driver.name: driver.inline_level for driver in known if driver.inline_level}
         ),
     )
+
+
+def _node_name(node: NodeFacts) -> str:
+    return node.name

@@ -21,7 +21,8 @@ class PodSecurity(Enum):
 class DeliveryFacts:
     """Everything of pod, namespace and cluster that a delivery depends on.
 
-    `server_version` is (major, minor), (0, 0) when unknown. `runtime_class` is the pod's, `sandboxed` whether the admin lists it.
+    `server_version` is (major, minor) of the oldest node that the pod may land on, (0, 0) when unknown; `old_node` names it where
+    it is too old. `runtime_class` is the pod's, `sandboxed` whether the admin lists it.
     `inline_csi_allowed`: the Pod Security level and CSIDriver label permit an inline CSI volume.
     """
 
@@ -32,6 +33,7 @@ class DeliveryFacts:
     windows: bool = False
     virtual_node: bool = False
     server_version: tuple[int, int] = (0, 0)
+    old_node: str = ""
     csi_driver_present: bool = False
     inline_csi_allowed: bool = True
 
@@ -139,8 +141,8 @@ _OBSTACLES: tuple[_Obstacle, ...] = (
         Delivery.SIDECAR,
         _is_old,
         Reason.OLD_CLUSTER,
-        "the cluster is {version}, native sidecars need 1.29",
-        "upgrade the cluster",
+        "{old_node} is {version}, native sidecars need 1.29",
+        "upgrade or cordon the node, or keep the pod off it with a nodeSelector",
     ),
     _Obstacle(
         Delivery.CSI,
@@ -247,9 +249,13 @@ def _refusal(
 
 def _sentences(obstacles: list[_Obstacle], facts: DeliveryFacts) -> str:
     version = ".".join(str(part) for part in facts.server_version)
+    old_node = f"node {shown(facts.old_node)}" if facts.old_node else "the cluster"
     filled = (
         o.sentence.format(
-            level=facts.pod_security.value, runtime_class=shown(facts.runtime_class), version=version
+            level=facts.pod_security.value,
+            runtime_class=shown(facts.runtime_class),
+            version=version,
+            old_node=old_node,
         )
         + f" ({o.reason.value})"
         for o in obstacles

@@ -42,6 +42,8 @@ class Reason(Enum):
     HAND_MADE = "HandMade"
     NOT_INJECTED = "NotInjected"
     RESOURCES_EXCEEDED = "ResourcesExceeded"
+    LIMIT_RANGE_EXCEEDED = "LimitRangeExceeded"
+    QUOTA_EXCEEDED = "QuotaExceeded"
     # refusals: policy
     NAMESPACE_NOT_ENABLED = "NamespaceNotEnabled"
     NAMESPACE_NOT_PERMITTED = "NamespaceNotPermitted"

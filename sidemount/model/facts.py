@@ -5,6 +5,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from sidemount.model.driver_class import DriverClass
+from sidemount.model.namespace_limits import LimitRangeFacts, QuotaBounds
+
+VIRTUAL_NODE_LABELS = frozenset({"type=virtual-kubelet"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,15 +42,28 @@ class ClaimFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OldNode:
+    """A node that takes Linux pods and knows no native sidecars. `version` is its kubelet's (major, minor)."""
+
+    name: str
+    version: tuple[int, int]
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFacts:
-    """Abilities of the cluster. `server_version` (0, 0) when unknown."""
+    """Abilities of the cluster. `server_version` is that of the oldest node that takes Linux pods, (0, 0) when unknown.
+
+    `old_nodes`: the nodes that a sidecar must not land on, sorted by name.
+    """
 
     server_version: tuple[int, int] = (0, 0)
+    old_nodes: tuple[OldNode, ...] = ()
     csi_drivers: frozenset[str] = frozenset()
     csi_inline_levels: Mapping[str, str] = field(
         default_factory=dict
     )  # driver → its csi-ephemeral-volume-profile label
-    virtual_node_labels: frozenset[str] = frozenset({"type=virtual-kubelet"})
+    virtual_node_labels: frozenset[str] = VIRTUAL_NODE_LABELS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +83,12 @@ class Facts(Protocol):
     def volume(self, name: str) -> VolumeFacts | None: ...
     def volumes_by_handle(self, driver: str, handle: str) -> tuple[VolumeFacts, ...]: ...
     def claim(self, namespace: str, name: str) -> ClaimFacts | None: ...
+    def limit_ranges(self, namespace: str) -> tuple[LimitRangeFacts, ...]: ...
+    def quotas(self, namespace: str) -> tuple[QuotaBounds, ...]: ...
+    def has_room(self, namespace: str, quota: str, resource: str, amount: str) -> bool:
+        """Tell whether a quota leaves so much more of a resource now: a decimal. One that is not known does."""
+        ...
+
     def cluster(self) -> ClusterFacts: ...
     def faults(self) -> tuple[SourceFault, ...]: ...
     def generation(self) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 from sidemount.model.driver_class import DriverClass
 from sidemount.model.driver_class_manifest import parse_driver_class
 from sidemount.model.facts import ClaimFacts, ClusterFacts, NamespaceFacts, SourceFault, VolumeFacts
+from sidemount.model.namespace_limits import LimitRangeFacts, QuotaBounds
 from sidemount.model.yamltext import parse_documents
 
 CLASSES = Path(__file__).parent / "classes"
@@ -43,6 +44,15 @@ class KnownFacts:
 
     def claim(self, namespace: str, name: str) -> ClaimFacts | None:
         return next((c for c in self.claims if (c.namespace, c.name) == (namespace, name)), None)
+
+    def limit_ranges(self, namespace: str) -> tuple[LimitRangeFacts, ...]:
+        return ()
+
+    def quotas(self, namespace: str) -> tuple[QuotaBounds, ...]:
+        return ()
+
+    def has_room(self, namespace: str, quota: str, resource: str, amount: str) -> bool:
+        return True
 
     def cluster(self) -> ClusterFacts:
         return ClusterFacts()

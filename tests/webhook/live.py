@@ -102,6 +102,8 @@ def differences(facts: Facts, server: WatchedApiServer) -> list[str]:
         "claims": (facts.claims, wanted.claims),
         "volumes": (_volumes(facts), _volumes(wanted)),
         "handles": (dict(facts.handles), {k: v for k, v in wanted.handles.items() if k[0] == CSI_DRIVER}),
+        "ranges": (dict(facts.ranges), dict(wanted.ranges)),
+        "quotas": (dict(facts.quota_facts), dict(wanted.quota_facts)),
         "cluster": (facts.cluster_facts, wanted.cluster_facts),
     }
     return [name for name, (is_so, should_be) in parts.items() if is_so != should_be]

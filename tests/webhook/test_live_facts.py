@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from sidemount.host.sharded_map import GONE, ShardedMap
 from sidemount.model.errors import NotReady
+from tests.webhook.limit_ranger import limit_range, quota
 from tests.webhook.live import PACE, configure, differences, fill, live_facts, same, until
 from tests.webhook.watched_apiserver import (
     WatchedApiServer,
@@ -23,7 +24,7 @@ from tests.webhook.watched_apiserver import (
 from webhook.backoff import Backoff
 from webhook.cluster_reader import ClusterReader, ReadLimits, Trouble
 from webhook.kind_watch import KindWatch
-from webhook.live_kinds import CLAIM, KINDS
+from webhook.live_kinds import CLAIM, KINDS, LIMIT_RANGE, NODE, RESOURCE_QUOTA
 from webhook.live_store import LiveStore
 
 
@@ -305,6 +306,8 @@ STEPS = st.one_of(
     st.tuples(st.just("local"), st.integers(0, 3), st.just(0)),
     st.tuples(st.just("pvc"), st.integers(0, 3), st.integers(0, 2)),
     st.tuples(st.just("node"), st.integers(0, 2), st.integers(27, 37)),
+    st.tuples(st.sampled_from(["range", "quota"]), st.integers(0, 3), st.integers(0, 2)),
+    st.tuples(st.sampled_from(["del-range", "del-quota"]), st.integers(0, 3), st.just(0)),
     st.tuples(st.sampled_from(["del-ns", "del-pv", "del-pvc", "del-node"]), st.integers(0, 3), st.just(0)),
     st.tuples(st.sampled_from(["drop", "close", "garbage", "gone", "cut"]), st.just(0), st.just(0)),
     st.tuples(st.sampled_from(["compact", "freeze", "thaw", "away", "back", "wait"]), st.just(0), st.just(0)),
@@ -332,6 +335,16 @@ async def _step(server: WatchedApiServer, what: str, which: int, how: int) -> No
             await server.put(claim(f"c{which}", f"n{how}", f"p{how}" if how else ""))
         case "node":
             await server.put(node(f"node{which}", f"v1.{how}.0"))
+        case "range":
+            most = {"type": "Container", "max": {"cpu": str(how + 1)}}
+            await server.put(limit_range(f"l{which}", most, namespace=f"n{which % 3}"))
+        case "quota":
+            hard = {"cpu": "9"} if how else {"pods": "9"}
+            await server.put(quota(hard, {"cpu": str(how)}, f"q{which}", f"n{which % 3}"))
+        case "del-range":
+            await server.delete("LimitRange", f"l{which}", f"n{which % 3}")
+        case "del-quota":
+            await server.delete("ResourceQuota", f"q{which}", f"n{which % 3}")
         case "del-ns" | "del-pv" | "del-node":
             kind, prefix = {"n": ("Namespace", "n"), "p": ("PersistentVolume", "p")}.get(
                 what[4], ("Node", "node")
@@ -398,6 +411,33 @@ async def test_a_hundred_thousand_claims_fit() -> None:
     assert each < 700, f"{each:.0f} bytes a claim"
 
 
+def test_ten_thousand_namespaces_with_limits_fit() -> None:
+    """What is kept of a LimitRange and a quota, whose use changes with every pod."""
+    store, number = LiveStore(lambda: 0.0), 1_000
+    limits = {"type": "Container", "max": {"cpu": "4", "memory": "8Gi"}, "min": {"cpu": "10m"}}
+    hard = {"requests.cpu": "20", "requests.memory": "64Gi", "limits.cpu": "40", "limits.memory": "128Gi"}
+    tracemalloc.start()
+    try:
+        began = tracemalloc.get_traced_memory()[0]
+        for used in range(3):
+            for index in range(number):
+                space = f"team-{index}"
+                use = dict.fromkeys(hard, str(used + index % 7))
+                for kind, manifest in (
+                    (LIMIT_RANGE, limit_range("limits", limits, namespace=space)),
+                    (RESOURCE_QUOTA, quota(hard, use, "compute", space)),
+                ):
+                    into: dict[object, object] = {}
+                    store.read(kind, json.loads(json.dumps(manifest)), into)
+                    store.apply(kind, into)  # type: ignore[arg-type]
+        each = (tracemalloc.get_traced_memory()[0] - began) / number
+    finally:
+        tracemalloc.stop()
+    assert len(store.snapshot.quota_facts) == number
+    assert not store.snapshot.has_room("team-6", "compute", "requests.cpu", "12.5")
+    assert each < 4_000, f"{each:.0f} bytes a namespace"
+
+
 @given(
     first=st.dictionaries(st.integers(0, 50), st.integers()),
     changes=st.dictionaries(st.integers(0, 50), st.one_of(st.just(GONE), st.integers())),
@@ -443,7 +483,7 @@ async def test_a_server_that_ends_every_watch_at_once_is_not_flooded() -> None:
         reader = ClusterReader(configure(server), ReadLimits())
         store = LiveStore(asyncio.get_running_loop().time)
         server.answers["nodes"] = [None, *[b""] * 1000]  # type: ignore[list-item]
-        watch = asyncio.create_task(KindWatch(KINDS[-1], reader, store, PACE).run())
+        watch = asyncio.create_task(KindWatch(NODE, reader, store, PACE).run())
         try:
             await until(lambda: server.count("watch", "nodes") >= 3, "it gives up")
             began, count = asyncio.get_running_loop().time(), server.count("watch", "nodes")

@@ -12,6 +12,7 @@ import aiohttp
 import pytest
 
 from tests.webhook.admission import SETTINGS, pod_with, review
+from tests.webhook.limit_ranger import limit_range, quota
 from tests.webhook.live import WITHIN_S, fill, live_facts, until
 from tests.webhook.running import SERVICE, make_certificates
 from tests.webhook.watched_apiserver import (
@@ -265,6 +266,33 @@ async def test_a_class_that_is_only_chosen_by_its_source_is_looked_for(tmp_path:
         assert status == 200, told
         assert told["allowed"], told
         assert looks(server) == [("list", "fusedriverclasses")]
+
+
+@pytest.mark.asyncio
+async def test_limits_that_were_raised_or_taken_away_a_moment_ago_refuse_nobody(tmp_path: Path) -> None:
+    async with served(tmp_path) as webhook:
+        server = webhook.server
+        small = limit_range("limits", {"type": "Container", "max": {"memory": "1Mi"}})
+        await server.put(small)
+        await server.put(quota({"requests.cpu": "1m"}))
+
+        async def is_told(reason: str) -> None:
+            """An answer counts as fresh for a second, so it may take as long."""
+            async with asyncio.timeout(WITHIN_S):
+                while True:
+                    status, told = await webhook.admit(asking(), "ml")
+                    assert status == 200, told
+                    if told.get("status", {}).get("reason", "") == reason:
+                        return
+                    await asyncio.sleep(0.05)
+
+        await is_told("LimitRangeExceeded")
+        await freeze(server)
+        await server.delete("LimitRange", "limits", "ml")
+        await is_told("QuotaExceeded")
+        await server.put(quota({"requests.cpu": "1"}))
+        await is_told("")
+        assert {("get", "limitranges"), ("get", "resourcequotas")} <= set(looks(server))
 
 
 @pytest.mark.asyncio

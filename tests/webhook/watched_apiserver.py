@@ -24,6 +24,8 @@ SERVED = {
     "storageclasses": ("StorageClass", "storage.k8s.io/v1"),
     "csidrivers": ("CSIDriver", "storage.k8s.io/v1"),
     "nodes": ("Node", "v1"),
+    "limitranges": ("LimitRange", "v1"),
+    "resourcequotas": ("ResourceQuota", "v1"),
 }
 PLURALS = {kind: plural for plural, (kind, _) in SERVED.items()}
 
