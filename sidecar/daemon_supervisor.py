@@ -20,6 +20,8 @@ from sidecar.zygote_parts import ZygoteParts
 from sidecar.zygote_state import resumable_state
 from sidemount.host.handover import (
     Adopted,
+    Answer,
+    Ask,
     Bye,
     FromDaemon,
     GiveUp,
@@ -116,6 +118,8 @@ class Supervisor:
                 self._server.kill(message.generation)
             case HandOver() if self._server is not None:
                 self._server.hand_over()
+            case Ask():
+                self._link.tell(Answer(told_to_end=self._is_stopping))
             case _:
                 self._log.warning("message_ignored", kind=type(message).__name__)
 

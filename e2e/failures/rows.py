@@ -87,6 +87,15 @@ def _daemon_upgraded(scene: Scene) -> str:
     return scene.expect_pause()
 
 
+def _image_changed(container: str) -> Callable[[Scene], str]:
+    def act(scene: Scene) -> str:
+        scene.change_image(container)
+        scene.wait_restarted(container)
+        return scene.expect_pause()
+
+    return act
+
+
 def _both_killed(scene: Scene) -> str:
     scene.kill(KEEPER, DAEMON)
     scene.wait_restarted(KEEPER, DAEMON)
@@ -131,6 +140,8 @@ def _of_takeover() -> list[Row]:
         row("keeper killed", "SIGKILL to its container", _NOTHING, _keeper_killed),
         row("both at once", "SIGKILL to both containers", _REOPEN, _both_killed),
         row("upgrade of the daemon", "SIGUSR1 to its first process", _PAUSE, _daemon_upgraded),
+        row("upgrade of the daemon", "another image for its container", _PAUSE, _image_changed(DAEMON)),
+        row("upgrade of the keeper", "another image for its container", _NOTHING, _image_changed(KEEPER)),
         row("pod deleted", "with its grace", _ENDS, _deleted(None)),
         row("pod deleted", "SIGKILL, no grace", _ENDS, _deleted(0)),
         row("pod deleted", "evicted after both were killed", _ENDS, _deleted(0, KEEPER, DAEMON)),
@@ -157,6 +168,7 @@ def _of_remount() -> list[Row]:
         row("keeper killed", "SIGKILL to its container", _NOTHING, _keeper_killed),
         row("both at once", "SIGKILL to both containers", _REOPEN, both),
         row("upgrade of the daemon", "SIGTERM to its container", _REOPEN, asked),
+        row("upgrade of the keeper", "another image for its container", _NOTHING, _image_changed(KEEPER)),
         row("pod deleted", "with its grace", _ENDS, _deleted(None)),
         row("pod deleted", "SIGKILL, no grace", _ENDS, _deleted(0)),
     ]

@@ -39,6 +39,11 @@ class Scene:
         """Send a signal to the process that serves."""
         kill_serving_process(self.running, DAEMON, number)
 
+    def change_image(self, container: str) -> None:
+        """Have a container ended and started anew, as when its image is changed."""
+        image = next(c["image"] for c in self.running.status().raw["containers"] if c["name"] == container)  # type: ignore[attr-defined]  # as Kubernetes renders a status
+        self.running.change_image(container, image)
+
     def exhaust_memory(self) -> None:
         """Use more memory in the daemon's container than it may: the kernel kills all of it."""
         self.running.exec(DAEMON, ["python3", "-S", "-c", "x = bytearray(1 << 30)"])
@@ -82,7 +87,10 @@ class Scene:
         for name, watch in self._watchers():
             outcomes = {change.outcome for change in watch.changes()}
             assert outcomes == {"ok"}, (name, watch.changes())
-        return f"no error in either application, {self._created()} files created"
+        pause_ms = 1000 * max(watch.longest_s() for _, watch in self._watchers())
+        return (
+            f"no error in either application, {self._created()} files created, longest wait {pause_ms:.0f} ms"
+        )
 
     def expect_reopening(self, *, loses: bool = True) -> str:
         """End the pod. What is opened anew works again; `loses`: what was open before is certainly lost. Return in words what was seen."""

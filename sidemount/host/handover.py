@@ -179,8 +179,22 @@ class Predecessor:
     suspicion: int
 
 
-FromDaemon = Hello | Ready | Heartbeat | Stopping | Bye | Successor | Condition | Keep | GiveUp | Failed
-FromKeeper = Serve | Stop | Refused | Adopted | Kept | Kill | HandOver | Predecessor
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """The keeper was told to end. Was the daemon, too?"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The answer, and a proof that the daemon lives."""
+
+    told_to_end: bool
+
+
+FromDaemon = (
+    Hello | Ready | Heartbeat | Stopping | Bye | Successor | Condition | Keep | GiveUp | Failed | Answer
+)
+FromKeeper = Serve | Stop | Refused | Adopted | Kept | Kill | HandOver | Predecessor | Ask
 Message = FromDaemon | FromKeeper
 
 
@@ -326,6 +340,8 @@ _KIND: Mapping[type[Any], tuple[Kind, _Table]] = {
     HandOver: (Kind.HAND_OVER, {}),
     GiveUp: (Kind.GIVE_UP, {"detail": _Field(_text)}),
     Predecessor: (Kind.PREDECESSOR, {"suspicion": _COUNT}),
+    Ask: (Kind.ASK, {}),
+    Answer: (Kind.ANSWER, {"told_to_end": _FLAG}),
     Failed: (Kind.FAILED, {"detail": _Field(_text), "hint": _Field(_text), "lasting": _FLAG}),
 }
 _TYPE: Mapping[Kind, tuple[type[Any], _Table]] = {

@@ -16,8 +16,9 @@ from sidemount.host.disposable import start_child
 from sidemount.host.fusectl import FuseControl
 from sidemount.host.limits import Limits
 from sidemount.host.logs import EventLog, log
-from sidemount.host.loop import Loop
+from sidemount.host.loop import Loop, Timer
 from sidemount.host.mount_table import is_shared, read_mount_table
+from sidemount.host.pod_end import Meaning, decide
 from sidemount.host.readiness import wait_readable
 from sidemount.host.session import Event
 from sidemount.host.volume_keeper import VolumeKeeper
@@ -33,6 +34,7 @@ _LOCK_FILE = "keeper.lock"
 _STAGING_DIR = ".staging"
 _LOCK_WAIT_S = 1.0
 _LEFTOVER_WAIT_S = 2.0
+_WEIGH_AGAIN_S = 0.02
 _OOM_SCORE = "-999"  # -1000 would make the container's own limit a hang
 
 
@@ -48,8 +50,9 @@ class KeeperSettings:
 
 
 def run_keeper(settings: KeeperSettings) -> int:
-    """Keep the volumes until SIGTERM or SIGINT; return the exit code: 0 if nothing of ours is mounted any more.
+    """Keep the volumes until SIGINT, or a SIGTERM that ends the pod; return the exit code: 0 if nothing of ours is mounted any more.
 
+    A SIGTERM that ends this keeper alone leaves everything to the next one, as its death would; the code is 0 then, too.
     Raises VolumeError if it cannot begin; what is dead of an earlier keeper's mounts is detached then.
     """
     process_attributes.forbid_inspection()
@@ -66,16 +69,12 @@ def run_keeper(settings: KeeperSettings) -> int:
 
 def _keep(settings: KeeperSettings, loop: Loop, journal: EventLog) -> int:
     keeper: Keeper | None = None
-    is_told_to_end = False
 
     def on_signal(number: int) -> None:
-        nonlocal is_told_to_end
         if number == signal.SIGCHLD:
             return  # waking up is all: children are reaped at the next tick
-        if not is_told_to_end and keeper is not None:
-            is_told_to_end = True
-            journal.info("told_to_end", signal=signal.Signals(number).name)
-            keeper.terminate()
+        if keeper is not None:
+            keeper.told_to_end(signal.Signals(number))
 
     loop.on_signals((signal.SIGTERM, signal.SIGINT, signal.SIGCHLD), on_signal)
     run_dir = os.path.realpath(settings.run_dir)
@@ -139,6 +138,11 @@ class Keeper:
                 )
             )
         self._open = len(self._volumes)
+        self._limits = settings.limits
+        self._told_at = 0.0
+        self._weighing: Timer | None = None
+        self._is_ending = False
+        self._is_leaving = False
 
     def start(self) -> None:
         """Begin with every volume."""
@@ -146,15 +150,48 @@ class Keeper:
         for volume in self._volumes:
             volume.start()
 
-    def terminate(self) -> None:
+    def told_to_end(self, number: signal.Signals) -> None:
+        """Take a signal. Who sends SIGINT means the end; what SIGTERM means is to be found out, each time anew."""
+        if self._is_ending:
+            return
+        self._journal.info("told_to_end", signal=number.name)
+        if self._weighing is not None:
+            self._weighing.cancel()
+        if number == signal.SIGINT:
+            self._terminate()
+            return
+        self._told_at = time.monotonic()
+        for volume in self._volumes:
+            volume.ask()
+        self._weigh()
+
+    def _weigh(self) -> None:
+        """Find out what SIGTERM means. Everything goes on meanwhile."""
+        elapsed_s = time.monotonic() - self._told_at
+        meaning = decide([volume.witness() for volume in self._volumes], elapsed_s, self._limits)
+        if meaning is Meaning.UNKNOWN:
+            self._weighing = self._loop.call_later(_WEIGH_AGAIN_S, self._weigh)
+            return
+        event = "pod_ends" if meaning.is_end else "another_keeper_follows"
+        self._journal.info(event, why=meaning.value, elapsed_s=round(elapsed_s, 3))
+        if meaning.is_end:
+            self._terminate()
+        else:
+            self._is_leaving = True
+            self._loop.stop()
+
+    def _terminate(self) -> None:
         """Detach everything, let the daemons flush, and stop the loop when all is done."""
+        self._is_ending = True
         if not self._volumes:
             self._loop.stop()
         for volume in self._volumes:
             volume.handle(Event.TERMINATE)
 
     def end(self) -> int:
-        """Close what is open and return the exit code."""
+        """Close what is open and return the exit code. What another keeper will need stays as a killed one would leave it."""
+        if self._is_leaving:
+            return 0
         for volume in self._volumes:
             volume.close()
         if self._control is not None:

@@ -11,6 +11,9 @@ class Limits:
 
     `kill_s`: how long a process that was killed may take to end: one that waits for a slow disk does so first.
     `restart_s`: how long kubelet may take to restart a container that its liveness probe calls hung.
+    After SIGTERM: `answer_s`: within it a daemon that lives says so; at a pod's end kubelet may leave us two seconds in all.
+    `settle_s`: longer than those two, so who is there then is not ended with its pod. `leave_s`: how long a volume is waited for
+    whose connection nobody else holds.
     """
 
     start_s: float = 60.0
@@ -24,6 +27,9 @@ class Limits:
     flush_s: float = 20.0
     retry_first_s: float = 0.5
     retry_most_s: float = 10.0
+    answer_s: float = 1.0
+    settle_s: float = 3.0
+    leave_s: float = 10.0
 
     @property
     def sync_s(self) -> float:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sidemount.host.handover import FromKeeper, Heartbeat, Kill, Stop
+from sidemount.host.handover import Ask, FromKeeper, Heartbeat, Kill, Stop
 from sidemount.host.loop import Loop, Timer
 from sidemount.host.pidfd import has_exited, pidfd_send_signal
 from sidemount.host.volume_gate import Gate, Introduction, Peer
@@ -57,6 +57,8 @@ class Daemon:
         self.peer = introduction.peer
         self.is_linked = True
         self.said_bye = False
+        self.was_told_to_end = False
+        self.has_answered = True  # it has just introduced itself
         self.watchdog = Watchdog(time.monotonic(), silent_after_s=silent_after_s)
         self._watch_first()
 
@@ -71,6 +73,7 @@ class Daemon:
         self._gate.release(self.peer)
         self.peer = introduction.peer
         self.is_linked = True
+        self.has_answered = True
         self.watchdog.beat(time.monotonic(), Heartbeat())
         self._watch_first()
 
@@ -104,6 +107,11 @@ class Daemon:
     def stop(self) -> None:
         """Ask it to flush and end."""
         self.tell(Stop())
+
+    def ask(self) -> None:
+        """Ask whether it was told to end. What lies in its line was said before; only the answer shows that it lives now."""
+        self.has_answered = False
+        self.tell(Ask())
 
     def kill(self) -> bool:
         """Kill what hangs; report if it does not end. From another container only its first process may be able to.

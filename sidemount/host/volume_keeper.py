@@ -9,6 +9,7 @@ from sidemount.host.handover import Message, Refusal
 from sidemount.host.jobs import Jobs, Outcome
 from sidemount.host.logs import log
 from sidemount.host.loop import Timer
+from sidemount.host.pod_end import Witness
 from sidemount.host.session import Action, Event, Phase, begin, step
 from sidemount.host.volume_daemon import is_daemon
 from sidemount.host.volume_gate import Gate, Introduction, Peer
@@ -134,6 +135,32 @@ class VolumeKeeper:
                 self.handle(Event.DEADLINE)
 
         self._deadline = None if delay_s is None else self.state.around.loop.call_later(delay_s, fire)
+
+    # The pod's end -----------------------------------------------------------------------------------
+
+    def ask(self) -> None:
+        """Ask the daemon, if there is one, whether it was told to end."""
+        if self.state.daemon is not None:
+            self.state.daemon.ask()
+
+    def witness(self) -> Witness:
+        """Return what this volume tells of whether the pod ends."""
+        session, daemon = self.state.session, self.state.daemon
+        if daemon is None:
+            is_lone_client = (
+                session.self_mounting
+                and not self.state.had_daemon
+                and self.state.places.find_client() is not None
+            )
+            return Witness(
+                may_return=session.phase is Phase.ADOPTING or is_lone_client,
+                needs_us=session.phase is Phase.WAITING and session.held,
+            )
+        return Witness(
+            is_linked=daemon.is_linked,
+            was_told=daemon.was_told_to_end,
+            has_answered=daemon.has_answered,
+        )
 
     # The gate's reports ------------------------------------------------------------------------------
 

@@ -111,6 +111,7 @@ class Reception:
             unkillable=lambda: post(Event.UNKILLABLE, fault="the hung daemon cannot be killed from here"),
         )
         around = self._state.around
+        self._state.had_daemon = True
         self._state.daemon = Daemon(
             around.loop,
             self._gate,

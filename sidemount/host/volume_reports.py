@@ -5,6 +5,7 @@ import time
 from dataclasses import replace
 
 from sidemount.host.handover import (
+    Answer,
     Bye,
     Condition,
     GiveUp,
@@ -54,7 +55,11 @@ class Reports:
                     self._state.post(Event.READY)
                     self._interruptions.ready(self._state.session, message.generation)
             case Stopping():
+                daemon.was_told_to_end = True
                 self._state.post(Event.STOPPING)
+            case Answer():
+                daemon.has_answered = True
+                daemon.was_told_to_end = daemon.was_told_to_end or message.told_to_end
             case Bye():
                 self._on_bye(daemon, message)
             case GiveUp():

@@ -40,7 +40,7 @@ class Post(Protocol):
 class VolumeState:
     """One volume. `number` is the connection's in fusectl, None while unknown; `fault` the latest one, for probes.
 
-    `hung` says why the daemon's container has to be restarted, "" if it has not; `heard_at` is when a daemon was heard of last.
+    `had_daemon`: one has served it under this keeper. `hung` says why the daemon's container has to be restarted, "" if it has not; `heard_at` is when a daemon was heard of last.
     """
 
     spec: MountSpec
@@ -56,6 +56,7 @@ class VolumeState:
     connection: FuseConnection | None = None
     number: int | None = None
     daemon: Daemon | None = None
+    had_daemon: bool = False
     fault: str = ""
     hung: str = ""
     heard_at: float = 0.0

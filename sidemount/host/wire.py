@@ -49,6 +49,8 @@ class Kind(IntEnum):
     FAILED = 19  # child to its zygote: why it cannot serve
     HUNG_PROBE = 20  # probe: does nobody in the daemon's container do anything any more?
     PREDECESSOR = 21  # zygote to its child: how the process before it ended
+    ASK = 22  # keeper: were you told to end?
+    ANSWER = 23  # daemon: whether I was
 
 
 class Frame:

@@ -1,6 +1,7 @@
-"""A keeper that is killed at one boundary of its session machine: `dying_keeper PHASE EVENT PLACE VISIT -- keeper's arguments`.
+"""A keeper that is killed at one boundary of its session machine: `dying_keeper PHASE EVENT PLACE VISIT [SIGNAL] -- keeper's arguments`.
 
 It dies when EVENT has been decided in PHASE and so many of the actions that follow have been done (PLACE), at the VISIT-th time.
+With another SIGNAL than SIGKILL it is told to end there.
 Nothing of this is in the product: the table of actions is wrapped from outside.
 """
 
@@ -18,7 +19,8 @@ from sidemount.host.session import step as real_step
 class Death:
     """When it comes."""
 
-    def __init__(self, phase: str, event: str, place: int, visit: int) -> None:
+    def __init__(self, phase: str, event: str, place: int, visit: int, number: str) -> None:
+        self._number = signal.Signals[number]
         self._phase = phase
         self._event = event
         self._place = place
@@ -42,7 +44,8 @@ class Death:
 
     def _come_if_due(self) -> None:
         if self._done == self._place:
-            os.kill(os.getpid(), signal.SIGKILL)
+            self._done = None
+            os.kill(os.getpid(), self._number)
 
 
 def install(death: Death) -> None:
@@ -66,6 +69,6 @@ def install(death: Death) -> None:
 
 if __name__ == "__main__":
     at = sys.argv.index("--")
-    phase, event, place, visit = sys.argv[1:at]
-    install(Death(phase, event, int(place), int(visit)))
+    phase, event, place, visit, number = [*sys.argv[1:at], "SIGKILL"][:5]
+    install(Death(phase, event, int(place), int(visit), number))
     sys.exit(keeper_main(sys.argv[at + 1 :]))

@@ -1,4 +1,4 @@
-"""A keeper killed at every boundary of its session machine: before, between and after the actions of every transition.
+"""A keeper killed, or told to end, at every boundary of its session machine: before, between and after the actions of every transition.
 
 The machine itself tells which boundaries there are. Scenarios bring a keeper to each of them; the next keeper must make everything
 well, and applications must not have noticed, unless the scenario itself takes their connection away. KILL_POINTS=all runs all, else
@@ -29,13 +29,17 @@ Pair = tuple[Phase, Event]
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A boundary: so many of the actions that follow an event in a phase are done. `visit`: the how-manieth time it is reached."""
+    """A boundary: so many of the actions that follow an event in a phase are done. `visit`: the how-manieth time it is reached.
+
+    `number` is the signal that the keeper gets there.
+    """
 
     phase: Phase
     event: Event
     place: int
     visit: int = 1
     able: bool = True
+    number: str = "SIGKILL"
 
     @property
     def name(self) -> str:
@@ -46,7 +50,7 @@ class Point:
     @property
     def argv(self) -> tuple[str, ...]:
         """Return the arguments of a keeper that dies there."""
-        point = (self.phase.value, self.event.value, str(self.place), str(self.visit))
+        point = (self.phase.value, self.event.value, str(self.place), str(self.visit), self.number)
         return ("tests.host.dying_keeper", *point, "--")
 
 
@@ -167,7 +171,7 @@ def adopt_nothing(stage: Stage) -> None:
     stage.pod.start_daemon()
     if stage.point.event is E.TERMINATE:
         eventually(lambda: "own_mount_found" in stage.pod.names())
-        stage.pod.keeper.terminate()
+        stage.pod.keeper.send_signal(signal.SIGINT)
 
 
 def adopt_dead(stage: Stage) -> None:
@@ -189,7 +193,7 @@ def without_device(stage: Stage) -> None:
     stage.pod.start_daemon()
     if stage.point.event is E.TERMINATE:
         eventually(lambda: "mount_failed" in stage.pod.names())
-        stage.pod.keeper.terminate()
+        stage.pod.keeper.send_signal(signal.SIGINT)
 
 
 def hang(stage: Stage) -> None:
@@ -228,7 +232,7 @@ def abort(stage: Stage) -> None:
             case E.GONE:
                 go_on(stopped)
             case E.TERMINATE:
-                stage.pod.keeper.terminate()
+                stage.pod.keeper.send_signal(signal.SIGINT)
 
 
 def stop_daemon(stage: Stage) -> None:
@@ -256,7 +260,7 @@ def end(stage: Stage) -> None:
     if stage.point.event is E.DEADLINE:
         stage.pod.stop_daemon()
         stage.later(stage.pod.daemons["train"].kill)
-    stage.pod.keeper.terminate()
+    stage.pod.keeper.send_signal(signal.SIGINT)
 
 
 def stand_still(stage: Stage) -> None:
@@ -271,7 +275,7 @@ def stand_still(stage: Stage) -> None:
     if stage.point.event is E.LOST:
         pytest.skip("its connection is attached nowhere, so nobody can abort it by its number")
     if stage.point.event is E.TERMINATE and not stage.is_over():
-        stage.pod.keeper.terminate()
+        stage.pod.keeper.send_signal(signal.SIGINT)
 
 
 def second_daemon(stage: Stage) -> None:
@@ -320,7 +324,18 @@ class Scenario:
         return step(session, event, able=self.able)[1]
 
 
-QUICK = ("--adopt-seconds", "2", "--flush-seconds", "2", "--quiet-seconds", "0.5", "--start-seconds", "2")
+QUICK = (
+    "--settle-seconds",
+    "1",
+    "--adopt-seconds",
+    "2",
+    "--flush-seconds",
+    "2",
+    "--quiet-seconds",
+    "0.5",
+    "--start-seconds",
+    "2",
+)
 STAGED: dict[Pair, Scenario] = {
     (P.MOUNTING, E.MOUNTED): Scenario(live),
     (P.MOUNTING, E.CONNECTED): Scenario(without_device),
@@ -421,6 +436,47 @@ def test_every_transition_of_the_machine_is_staged_or_said_not_to_be() -> None:
     ],
 )
 def test_a_keeper_killed_at_a_boundary_is_succeeded(make_pod: MakePod, point: Point) -> None:
+    stage = played(make_pod, point)
+    pod = stage.pod
+    assert pod.keeper.wait(1) in (-signal.SIGKILL, 0)
+    recovered(stage)
+
+
+# Told to end by others' signals already, or dead before it can act on one.
+_TOLD_ELSEWHERE = (E.TERMINATE, E.STOPPING, E.QUIET, E.SYNCED)
+TOLD = [
+    replace(point, number="SIGTERM")
+    for point in ALL
+    if point.event not in _TOLD_ELSEWHERE and point.phase is not P.FLUSHING
+]
+
+
+@pytest.mark.fuse
+@pytest.mark.root
+@pytest.mark.parametrize(
+    "point",
+    [
+        pytest.param(point, id=point.name)
+        for number, point in enumerate(TOLD)
+        if os.environ.get("KILL_POINTS") == "all" or number % (2 * PART) == PART
+    ],
+)
+def test_a_keeper_told_to_end_at_a_boundary_leaves_all_or_nothing(make_pod: MakePod, point: Point) -> None:
+    """Its container alone is ended: who has a daemon that lives leaves everything to the next keeper, else the pod might be ending."""
+    stage = played(make_pod, point)
+    assert stage.pod.keeper.wait(1) == 0
+    told = stage.pod.names()
+    if "another_keeper_follows" in told:
+        assert "volume_detached" not in told
+        recovered(stage)
+    else:
+        assert "pod_ends" in told
+        assert STAGED[point.phase, point.event].play not in (adopt, lose_view, second_daemon)
+        assert stage.pod.node.fuse_mounts() == []
+
+
+def played(make_pod: MakePod, point: Point) -> Stage:
+    """Play the scenario of a point until the keeper has ended."""
     scenario = (STAGED if point.able else WITHOUT_TAKEOVER)[point.phase, point.event]
     spec = directory_spec(takeover=True, hung_after_s=scenario.hung_after_s)
     pod = make_pod(KeeperMount(spec=spec, views=(view("train"), view("train", "sub"))), flags=QUICK)
@@ -429,7 +485,12 @@ def test_a_keeper_killed_at_a_boundary_is_succeeded(make_pod: MakePod, point: Po
     stage = Stage(pod, point)
     scenario.play(stage)
     eventually(stage.is_over, timeout_s=20, what=f"the keeper reaches {point}\n{pod.log_text()}")
-    assert pod.keeper.wait(1) in (-signal.SIGKILL, 0)
+    return stage
+
+
+def recovered(stage: Stage) -> None:
+    """Check that the next keeper makes everything well."""
+    pod = stage.pod
     stage.recover()
     assert (pod.seen("train") / "file").read_text() == "content"
     if stage.reader is not None:

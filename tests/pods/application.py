@@ -85,6 +85,12 @@ class Watcher:
         assert not missing, f"files whose creation was acknowledged are not in the source: {missing[:20]}"
         return len(numbers)
 
+    def longest_s(self) -> float:
+        """Return how long its longest operation took: the pause that it has seen. For when it has ended."""
+        total = self._messages()[-1]
+        assert total["op"] == "sum", f"the watcher did not end in order: {total}"
+        return float(total["longest_s"])
+
     def _rounds(self) -> int:
         return max((message["round"] for message in self._messages() if message["op"] == "alive"), default=0)
 

@@ -14,7 +14,7 @@ from e2e.failures.scene import DAEMON, Scene
 from e2e.failures.table import Finding, find, find_all, show
 from tests.pods.stage import Images
 
-_UPGRADES = [row for row in ROWS if row.event == "upgrade of the daemon"]
+_UPGRADES = [row for row in ROWS if row.event == "upgrade of the daemon" and row.injected.startswith("SIG")]
 
 
 @pytest.mark.slow

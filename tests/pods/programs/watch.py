@@ -3,7 +3,8 @@
 Arguments: the volume's directory, the file to read, its text, where to create files ("" for nowhere). It goes through the same round again and again: open and read the file, read it through a descriptor
 that is held from the beginning, list the directory, create a file. A line is {"op", "outcome", "at", "round"}, where outcome
 is "ok", an errno's name, or what was seen instead. Every few rounds a
-line {"op": "alive", "round"} says that it goes on. The last line, after SIGTERM, sums up.
+line {"op": "alive", "round"} says that it goes on. The last line, after SIGTERM, sums up; "longest_s" is how long the longest
+operation took.
 """
 
 import errno
@@ -26,14 +27,18 @@ def main() -> None:
     told: dict[str, str] = {}
     rounds = dict.fromkeys(("read", "held", "list", "create"), 0)
     failed: list[int] = []
+    longest_s = 0.0
     ended: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, frame: ended.append(number))
 
     def tell(op: str, attempt: Callable[[], str]) -> str:
+        nonlocal longest_s
+        began = time.monotonic()
         try:
             outcome = attempt()
         except OSError as error:
             outcome = errno.errorcode.get(error.errno or 0, str(error))
+        longest_s = max(longest_s, time.monotonic() - began)
         rounds[op] += 1
         if told.get(op) != outcome:
             told[op] = outcome
@@ -73,10 +78,8 @@ def main() -> None:
         if rounds["read"] % ALIVE_EVERY == 0:
             print(json.dumps({"op": "alive", "round": rounds["read"]}), flush=True)
         time.sleep(PAUSE_S)
-    print(
-        json.dumps({"op": "sum", "outcome": "ok", "at": time.time(), "rounds": rounds, "failed": failed}),
-        flush=True,
-    )
+    total = {"op": "sum", "outcome": "ok", "at": time.time(), "rounds": rounds, "failed": failed}
+    print(json.dumps({**total, "longest_s": longest_s}), flush=True)
 
 
 if __name__ == "__main__":
