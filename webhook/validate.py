@@ -3,6 +3,9 @@
 It changes nothing and trusts nothing that the mutating webhook may have done: another webhook runs in between.
 """
 
+import json
+from typing import Any
+
 from sidemount.model.driver_class_manifest import KIND as DRIVER_CLASS_KIND
 from sidemount.model.driver_class_manifest import parse_driver_class
 from sidemount.model.errors import InvalidRequest, PolicyDenied, Reason
@@ -42,8 +45,7 @@ def _decide(request: RawRequest, facts: Facts, settings: InjectionSettings) -> D
         return unchanged(Reason.NOT_A_POD_CREATE)
     kind = request.kind
     if kind is not None and kind.kind == DRIVER_CLASS_KIND and kind.group == DOMAIN:
-        parse_driver_class(decode_object(bytes(request.object)))
-        return unchanged(Reason.NOT_A_POD_CREATE)
+        return _decide_class(request)
     if not is_pod(request.kind, request.resource):
         return unchanged(Reason.NOT_A_POD_CREATE)
     raw = bytes(request.object)
@@ -58,6 +60,20 @@ def _decide(request: RawRequest, facts: Facts, settings: InjectionSettings) -> D
         # A subresource that is created (binding, eviction) has a kind of its own, or says nothing that we judge.
         return _NOT_REQUESTED if request.sub_resource else _decide_new(pod, raw, namespace, facts, settings)
     return _decide_changed(request, pod, raw)
+
+
+def _decide_class(request: RawRequest) -> Decided:
+    """Judge a class, unless its spec stays as it is: one that a later release finds fault with may still be labelled or deleted."""
+    driver_class = decode_object(bytes(request.object))
+    was = decode_object(bytes(request.old_object)) if not is_null(request.old_object) else {}
+    if request.operation != UPDATE or _spec_of(was) != _spec_of(driver_class):
+        parse_driver_class(driver_class)
+    return unchanged(Reason.NOT_A_POD_CREATE)
+
+
+def _spec_of(driver_class: dict[str, Any]) -> str:
+    """As text, because true is 1 and 1.0 is 1 to Python."""
+    return json.dumps(driver_class.get("spec"), sort_keys=True)
 
 
 def _decide_new(pod: Pod, raw: bytes, namespace: str, facts: Facts, settings: InjectionSettings) -> Decided:

@@ -306,12 +306,13 @@ def driver_class(**spec: Any) -> Json:
     }
 
 
-def judged_class(manifest: Any, operation: str = "CREATE") -> Any:
+def judged_class(manifest: Any, operation: str = "CREATE", old: Any = None) -> Any:
     """Send a FuseDriverClass to the validating webhook."""
     return validated(
         manifest,
         None,
         operation=operation,
+        old=old,
         kind="FuseDriverClass",
         resource="fusedriverclasses",
         group="sidemount.io",
@@ -330,6 +331,18 @@ def test_a_broken_driver_class_is_refused_with_all_its_faults(operation: str) ->
     assert reviewed.response["status"]["code"] == 400
     for word in ("teleport", "floppy", "uid"):
         assert word in reviewed.message
+
+
+def test_a_class_that_a_later_release_finds_fault_with_may_still_be_labelled() -> None:
+    """And its finalizers taken away. As soon as its spec changes, all of it must be right."""
+    broken = driver_class(deliveries=["teleport"])
+    labelled = {**broken, "metadata": {**broken["metadata"], "labels": {"a": "b"}}}
+    assert judged_class(labelled, "UPDATE", broken).outcome.allowed
+    assert not judged_class(
+        {**labelled, "spec": {**broken["spec"], "uid": 1}}, "UPDATE", broken
+    ).outcome.allowed
+    assert not judged_class(driver_class(uid=True), "UPDATE", driver_class(uid=1)).outcome.allowed
+    assert judged_class(driver_class(), "UPDATE", broken).outcome.allowed
 
 
 def test_a_driver_class_that_is_deleted_or_no_object_is_answered_cleanly() -> None:
