@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from sidemount.commands.known_facts import load_facts
+from sidemount.commands.known_facts import CLUSTER, add_facts_arguments, load_facts
 from sidemount.commands.output import EXIT_FAILED, EXIT_OK, as_json, as_yaml, table
 from sidemount.model.driver_class import DriverClass
 from sidemount.model.options import OptionRule
@@ -11,15 +11,16 @@ from sidemount.model.options import OptionRule
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
+    add_facts_arguments(parser)
     parser.add_argument(
-        "--facts", default="", metavar="DIR", help="directory of manifests (default: the samples)"
+        "--cluster", dest="facts", action="store_const", const=CLUSTER, help="the same as --facts cluster"
     )
     parser.add_argument("-o", "--output", choices=("table", "json", "yaml"), default="table")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the classes. Returns 1 when some manifest could not be used (said on standard error); raises VolumeError."""
-    facts = load_facts(arguments.facts)
+    facts = load_facts(arguments)
     classes = sorted(facts.driver_classes().values(), key=lambda known: known.name)
     if arguments.output == "table":
         header = ("CLASS", "CLIENT", "DELIVERIES", "SOURCES", "PRIVILEGE", "TAKEOVER", "READ-ONLY", "OPTIONS")

@@ -23,7 +23,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the decisions. Returns the exit code; raises VolumeError."""
     found = [
         (result.place, result.outcome)
-        for result in admit_file(arguments.filename, arguments.namespace, load_facts(arguments.facts))
+        for result in admit_file(arguments.filename, arguments.namespace, load_facts(arguments))
         if result.place is not None and result.outcome is not None
     ]
     if arguments.output == "table":

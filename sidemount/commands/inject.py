@@ -3,7 +3,7 @@
 import argparse
 
 from sidemount.commands.admission import admit_file, exit_code, say_warnings
-from sidemount.commands.known_facts import load_facts
+from sidemount.commands.known_facts import add_facts_arguments, load_facts
 from sidemount.commands.output import EXIT_OK, as_json, as_yaml
 
 
@@ -19,15 +19,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-n", "--namespace", default="", help="namespace, where the manifest names none (default: default)"
     )
-    parser.add_argument(
-        "--facts", default="", metavar="DIR", help="directory of manifests (default: the samples)"
-    )
+    add_facts_arguments(parser)
     parser.add_argument("-o", "--output", choices=("yaml", "json"), default="yaml")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print every object; nothing of a file in which any pod is refused. Returns the exit code; raises VolumeError."""
-    results = list(admit_file(arguments.filename, arguments.namespace, load_facts(arguments.facts)))
+    results = list(admit_file(arguments.filename, arguments.namespace, load_facts(arguments)))
     outcomes = []
     for result in results:
         if result.place is not None and result.outcome is not None:

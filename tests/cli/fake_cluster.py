@@ -3,7 +3,7 @@
 import json
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -33,7 +33,10 @@ def forbidden(what: str) -> tuple[int, Json]:
 
 
 class FakeCluster:
-    """`objects` by collection path; `answers` by path, in place of those; `calls` are the requests that came."""
+    """`objects` by collection path; `answers` by path, in place of those; `calls` are the requests that came.
+
+    `admit` makes of a pod, by its path, what admission would make of it.
+    """
 
     def __init__(self) -> None:
         self.objects: dict[str, list[Json]] = {}
@@ -43,7 +46,8 @@ class FakeCluster:
         self.delays: dict[str, float] = {}
         self.logs: dict[str, str] = {}
         self.calls: list[str] = []
-        self.created: list[Json] = []
+        self.writes: list[str] = []  # what is no dry run
+        self.admit: Callable[[str, Json], Json] = lambda _, manifest: manifest
         self.port = 0
 
     def kubeconfig(self, directory: Path, **context: str) -> Path:
@@ -68,12 +72,12 @@ class FakeCluster:
         url = urlsplit(target)
         query = {key: values[0] for key, values in parse_qs(url.query).items()}
         time.sleep(self.delays.get(url.path, 0.0))
+        if method != "GET" and (method != "POST" or query.get("dryRun") != "All"):
+            self.writes.append(f"{method} {target}")
         if url.path in self.answers:
             return self.answers[url.path]
         if method == "POST":
-            assert query.get("dryRun") == "All", "nothing may ever be written"
-            self.created.append(json.loads(body))
-            return 201, self.created[-1]
+            return 201, self.admit(url.path, json.loads(body))
         if url.path.endswith("/log"):
             return (
                 (200, self.logs[url.path])

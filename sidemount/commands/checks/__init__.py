@@ -1,0 +1,1 @@
+"""What `sidemount doctor --cluster` looks at: readings of the API server in, findings out. Pure, but for who reads."""
