@@ -25,6 +25,7 @@ _STEADY_S = 10.0
 _END_S = 5.0
 _SEND_BUFFER = 4 << 20
 _ANSWER_SLACK_S = 1.5
+_NO_KEEPER = "the keeper has just ended, another one is starting"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,6 +177,8 @@ class KeeperLink:
         return await self._ask(number, words.written(words.DETACH, target=target, id=number))
 
     async def _ask(self, number: int, datagram: bytes) -> Answer:
+        if self._line is None:
+            raise NotReady(_NO_KEEPER, hint="try again")
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._questions[number] = answer
         try:
@@ -248,6 +251,8 @@ class KeeperLink:
         self._hang_up()
         if self._is_stopped:
             return
+        for name in self._status:
+            self._status[name] = VolumeStatus(phase=Phase.ADOPTING.value, fault=_NO_KEEPER)
         code = None if self._process is None else self._process.poll()
         self._log.error("keeper_gone", code=code, consequence="another one takes over; no mount is touched")
         if time.monotonic() - self._started_at > _STEADY_S:
@@ -276,7 +281,7 @@ class KeeperLink:
             self._line = None
         for question in self._questions.values():
             if not question.done():
-                question.set_exception(NotReady("the keeper has just ended", hint="try again"))
+                question.set_exception(NotReady(_NO_KEEPER, hint="try again"))
 
 
 def module_environment() -> dict[str, str]:

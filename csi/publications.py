@@ -9,6 +9,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any
 
 from csi import targets
@@ -37,6 +38,16 @@ _LEFTOVER_AGAIN_S = 10.0
 Observe = Callable[[str], None]
 
 
+@dataclass(frozen=True, slots=True)
+class _Operation:
+    """What is being done at a target. `removes`: it ends in nothing being there."""
+
+    volume_id: str
+    is_exclusive: bool
+    removes: bool
+    task: "asyncio.Task[None]"
+
+
 class Publications:
     """Every target of this node."""
 
@@ -59,10 +70,11 @@ class Publications:
         self._observe = observe
         self._log = log("csi.publications")
         self._records: dict[str, Record] = {}  # by resolved path
-        self._under_way: dict[str, tuple[str, bool]] = {}  # by resolved path: volume id, exclusive
+        self._under_way: dict[str, _Operation] = {}  # by resolved path
         self._tasks: set[asyncio.Task[None]] = set()
         self._events: dict[str, asyncio.Event] = {}
         self._is_ready = asyncio.Event()
+        self._is_closed = False
 
     @property
     def is_ready(self) -> bool:
@@ -83,12 +95,13 @@ class Publications:
                     self._log.error("daemon_not_started", volume=record.volume_id, fault=str(error))
                 self._hold(record)
             else:
-                self._begin(record.path, record, self._clear_leftover(record))
+                self._clear_leftover(record)
         self._log.info("reconciled", targets=len(self._records))
         self._is_ready.set()
 
     async def close(self, timeout_s: float) -> None:
         """Wait for what is under way. Mounts stay."""
+        self._is_closed = True
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=timeout_s)
         for task in list(self._tasks):
@@ -174,7 +187,8 @@ class Publications:
         except VolumeError as fault:
             self._log.error("undo_failed", volume=record.volume_id, target=record.target, fault=str(fault))
             with contextlib.suppress(HostFailure):
-                await self._remember(record.at(Stage.REMOVING))
+                left = await self._remember(record.at(Stage.REMOVING))
+                asyncio.get_running_loop().call_later(_LEFTOVER_AGAIN_S, self._clear_leftover, left)
 
     async def _undo_step(self, step: Step, record: Record, *, remove_target: bool) -> None:
         match step:
@@ -192,11 +206,17 @@ class Publications:
                 pass
 
     async def _ensure_live(self, record: Record) -> None:
-        answer = Answer(fault="it is not live")
-        if self._keeper.status(record.name).is_live:
-            answer = await self._keeper.check(record.name)
-        if answer.fault:
+        if not await self._is_live(record):
             await self._await_live(record, is_new=False)
+
+    async def _is_live(self, record: Record) -> bool:
+        """Tell whether the volume is served, shown and answers."""
+        if not self._keeper.status(record.name).is_live:
+            return False
+        try:
+            return not (await self._keeper.check(record.name)).fault
+        except NotReady:
+            return False
 
     async def _await_live(self, record: Record, *, is_new: bool) -> None:
         """Wait until the volume answers at its target. Raises TooLate, or what its daemon has said."""
@@ -211,7 +231,7 @@ class Publications:
                     raise _start_failure(record, ended)
                 if is_new and status.phase == Phase.DETACHED.value and status.fault:
                     raise HostFailure(f"volume {shown(record.volume_id)}: {status.fault}")
-                if status.is_live and not (await self._keeper.check(record.name)).fault:
+                if await self._is_live(record):
                     return
                 if time.monotonic() > until:
                     raise _late(record, status, ended, self._mount_timeout_s)
@@ -229,13 +249,17 @@ class Publications:
         if record is None:
             await self._remove_unknown(target)
             return
-        self._refuse_busy(record.path)
         if record.volume_id != volume_id:
             raise WrongState(
                 f"target_path {shown(target)} shows volume {shown(record.volume_id)}, not {shown(volume_id)}",
                 hint="nothing was changed",
             )
-        await self._run(record.path, record, self._tear_down(record, remove_target=True))
+        under_way = self._under_way.get(record.path)
+        if under_way is not None and under_way.removes:
+            await asyncio.shield(under_way.task)  # whoever began it, this is what is asked for
+        else:
+            self._refuse_busy(record.path)
+            await self._run(record.path, record, self._tear_down(record, remove_target=True), removes=True)
         self._log.info("unpublished", volume=volume_id, target=target)
 
     async def _tear_down(self, record: Record, *, remove_target: bool) -> None:
@@ -265,17 +289,27 @@ class Publications:
         if not await asyncio.to_thread(targets.remove, path):
             self._log.warning("target_not_empty", target=target)
 
-    async def _clear_leftover(self, record: Record) -> None:
-        """Tear down what a crash has left, until it is done or somebody else does it."""
-        while True:
-            try:
-                is_unpublished = record.stage is not Stage.PUBLISHING
-                await self._tear_down(record, remove_target=record.made or is_unpublished)
-                self._log.info("leftover_cleared", volume=record.volume_id, target=record.target)
-                return
-            except VolumeError as error:
-                self._log.error("leftover_stays", volume=record.volume_id, fault=str(error))
-                await asyncio.sleep(_LEFTOVER_AGAIN_S)
+    def _clear_leftover(self, record: Record) -> None:
+        """Tear down what a crash or a failure has left; again after a while, until it is done or somebody else has done it."""
+        if self._records.get(record.path) is not record or self._is_closed:
+            return
+        if record.path in self._under_way:
+            asyncio.get_running_loop().call_later(_LEFTOVER_AGAIN_S, self._clear_leftover, record)
+            return
+        remove_target = record.made or record.stage is not Stage.PUBLISHING
+        tear_down = self._tear_down(record, remove_target=remove_target)
+        self._begin(record.path, record, tear_down, removes=True).add_done_callback(
+            lambda task: self._leftover_tried(record, task)
+        )
+
+    def _leftover_tried(self, record: Record, task: "asyncio.Task[None]") -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is None:
+            self._log.info("leftover_cleared", volume=record.volume_id, target=record.target)
+            return
+        self._log.error("leftover_stays", volume=record.volume_id, target=record.target, fault=str(error))
+        left = self._records.get(record.path, record)
+        asyncio.get_running_loop().call_later(_LEFTOVER_AGAIN_S, self._clear_leftover, left)
 
     # Looking -----------------------------------------------------------------------------------------
 
@@ -314,8 +348,8 @@ class Publications:
             raise OperationPending(f"target_path {shown(path)}: an operation on it is under way")
 
     def _check_exclusive(self, volume_id: str, path: str, *, exclusive: bool) -> None:
-        for other, (busy_id, busy_exclusive) in self._under_way.items():
-            if other != path and busy_id == volume_id and (exclusive or busy_exclusive):
+        for other, operation in self._under_way.items():
+            if other != path and operation.volume_id == volume_id and (exclusive or operation.is_exclusive):
                 raise OperationPending(f"volume {shown(volume_id)}: an operation on it is under way")
         for record in self._records.values():
             if record.path == path or record.volume_id != volume_id or record.stage is not Stage.PUBLISHED:
@@ -327,13 +361,17 @@ class Publications:
                     hint="unpublish it there first, or use SINGLE_NODE_MULTI_WRITER or a MULTI_NODE mode",
                 )
 
-    async def _run(self, path: str, record: Record, operation: Coroutine[Any, Any, None]) -> None:
+    async def _run(
+        self, path: str, record: Record, operation: Coroutine[Any, Any, None], *, removes: bool = False
+    ) -> None:
         """Carry an operation out to its end, whether or not the caller waits for it."""
-        await asyncio.shield(self._begin(path, record, operation))
+        await asyncio.shield(self._begin(path, record, operation, removes=removes))
 
-    def _begin(self, path: str, record: Record, operation: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        self._under_way[path] = (record.volume_id, record.mode.is_exclusive)
+    def _begin(
+        self, path: str, record: Record, operation: Coroutine[Any, Any, None], *, removes: bool
+    ) -> "asyncio.Task[None]":
         task = asyncio.get_running_loop().create_task(operation)
+        self._under_way[path] = _Operation(record.volume_id, record.mode.is_exclusive, removes, task)
         self._tasks.add(task)
 
         def over(task: "asyncio.Task[None]") -> None:

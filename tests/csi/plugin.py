@@ -67,7 +67,7 @@ class Plugin:
 
     node: MountNode
     flags: tuple[str, ...] = ()
-    entry: tuple[str, ...] = ("csi",)
+    environment: dict[str, str] = field(default_factory=dict)
     process: "subprocess.Popen[bytes]" = field(init=False)
 
     def __post_init__(self) -> None:
@@ -90,16 +90,17 @@ class Plugin:
         """Its output, and its keeper's."""
         return self.node.work / "plugin.log"
 
-    def start(self, *entry: str) -> "Plugin":
+    def start(self, entry: str = "csi") -> "Plugin":
         """Start it, and wait until it is ready."""
         self.process = self.node.start(
             [
-                *(sys.executable, "-m", *(entry or self.entry), "node"),
+                *(sys.executable, "-m", entry, "node"),
                 *("--endpoint", f"unix://{self.socket}", "--node-id", "n1", "--launcher", "process"),
                 *("--state-dir", str(self.state), "--target-root", str(self.node.work / "targets")),
                 *("--facts", str(self.node.work / "facts"), *self.flags),
             ],
             log=self.log,
+            environment=self.environment,
         )
         eventually(self._is_ready, what=f"ready\n{self.log.read_text()}", timeout_s=30)
         return self
@@ -113,8 +114,17 @@ class Plugin:
                 return False
             raise
 
+    def keeper(self) -> int:
+        """Return its keeper's process."""
+        (pid,) = (
+            pid
+            for pid in _pids()
+            if b"keeper" in _arguments(pid) and os.fsencode(self.state) in _arguments(pid)
+        )
+        return pid
+
     def kill(self) -> None:
-        """SIGKILL it, and wait for its keeper's end, too: its lock is free then."""
+        """SIGKILL it."""
         self.process.kill()
         self.process.wait(5)
 
