@@ -29,7 +29,7 @@ def lease_place(namespace: str, name: str) -> Place:
 
 
 class Election:
-    """One candidate. `won` is set whenever it begins to lead."""
+    """One candidate. `won` is set whenever it begins to lead. `predecessor`: what the Lease said of whoever led before, if anybody did."""
 
     def __init__(
         self,
@@ -49,6 +49,7 @@ class Election:
         self._leads_until_s = float("-inf")
         self._led = False
         self.won = asyncio.Event()
+        self.predecessor: LeaseRecord | None = None
 
     @property
     def leads(self) -> bool:
@@ -68,6 +69,8 @@ class Election:
             try:
                 await self._write(document, wanted)
                 self._leads_until_s = asked_s + _LEADS_S
+                if record is not None and record.holder != self._identity:
+                    self.predecessor = record
             except PublishConflict:
                 self._leads_until_s = float("-inf")
         self._tell()

@@ -8,11 +8,11 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
 
 from sidemount.model.names import volume_name_fault
+from sidemount.model.timestamp import parse_timestamp_ms, parse_timestamp_ns
 
 LINE_MAX = 1 << 16
 TEXT_MAX = 200
@@ -20,7 +20,7 @@ STALLS_MAX = 32
 VOLUMES_MAX = 64
 _COUNT_MAX = 1 << 31
 _SCRUBBED_MAX = 4096
-_STAMP = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d) (?=\S)", re.ASCII)
+_STAMP_MAX = 40
 _USER_INFO = re.compile(r"//[^/@\s]{1,512}@")
 _SECRET = re.compile(
     r"(?i)((?:secret|token|passw|pwd|signature|credential|access_?key|api_?key|authorization)[\w.-]{0,64}[\"']?\s{0,4}[=:]\s{0,4})"
@@ -127,7 +127,7 @@ def parse_line(text: str) -> KeeperEvent | None:
     if fields is None or fields.get("process") != "keeper":
         return None
     name, level, volume = fields.get("event"), fields.get("level"), fields.get("volume", "")
-    at_ms = _moment_ms(fields.get("time"))
+    at_ms = parse_timestamp_ms(fields.get("time"))
     if at_ms is None and stamp_ns is not None:
         at_ms = stamp_ns // 1_000_000
     if at_ms is None or not isinstance(name, str) or not isinstance(volume, str):
@@ -175,16 +175,9 @@ def by_volume(
 
 def split_stamp(text: str) -> tuple[int | None, str]:
     """Return a line's stamp (`kubectl logs --timestamps`) in nanoseconds since 1970, None if it has none, and the rest."""
-    match = _STAMP.match(text)
-    if match is None:
-        return None, text
-    moment, fraction, zone = match.groups()
-    try:
-        at = datetime.fromisoformat(moment + ("+00:00" if zone == "Z" else zone))
-    except ValueError:
-        return None, text
-    seconds = (at - _EPOCH).days * 86400 + (at - _EPOCH).seconds
-    return seconds * 1_000_000_000 + int((fraction or "").ljust(9, "0")), text[match.end() :]
+    stamp, space, _ = text[:_STAMP_MAX].partition(" ")
+    stamp_ns = parse_timestamp_ns(stamp) if space else None
+    return (None, text) if stamp_ns is None else (stamp_ns, text[len(stamp) + 1 :])
 
 
 def told(text: str) -> str:
@@ -239,9 +232,6 @@ def _stalled(health: VolumeHealth, event: KeeperEvent) -> VolumeHealth:
     return replace(health, stalls_ms=stalls, worst_stall_ms=max(health.worst_stall_ms, event.stall_ms))
 
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
 def _object(line: str) -> dict[str, Any] | None:
     if not line.lstrip().startswith("{"):
         return None
@@ -250,13 +240,6 @@ def _object(line: str) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
-
-
-def _moment_ms(value: object) -> int | None:
-    if not isinstance(value, str):
-        return None
-    stamp_ns, rest = split_stamp(f"{value} .")
-    return stamp_ns // 1_000_000 if stamp_ns is not None and rest == "." else None
 
 
 def _count(value: object) -> int | None:

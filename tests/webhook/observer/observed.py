@@ -1,0 +1,85 @@
+"""Pods with volumes, and what their keepers say."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from webhook.observer.pod_view import PodView, read_pod
+
+Json = dict[str, Any]
+
+
+def stamp(ago_s: float = 0.0) -> str:
+    """Return a moment as a log has it."""
+    return (datetime.now(UTC) - timedelta(seconds=ago_s)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def line(event: str, *, ago_s: float = 0.0, volume: str = "train", level: str = "info", **fields: Any) -> str:
+    """Return a line of a keeper's log, with the runtime's stamp."""
+    moment = stamp(ago_s)
+    body = {"time": moment, "level": level, "process": "keeper", "event": event, "volume": volume, **fields}
+    return f"{moment} {json.dumps(body)}"
+
+
+def status_of(name: str, *, number: int = 0, killed: str = "", state: str = "running") -> Json:
+    """Return the status of a container; `killed`: when it last died of memory."""
+    last = {"terminated": {"reason": "OOMKilled", "exitCode": 137, "finishedAt": killed}} if killed else {}
+    return {
+        "name": name,
+        "containerID": f"containerd://{name}-{number}",
+        "restartCount": number,
+        "state": {state: {"startedAt": stamp()}},
+        "lastState": last,
+    }
+
+
+def pod(
+    name: str = "p", *statuses: Json, phase: str = "Running", uid: str = "", volumes: Json | None = None
+) -> Json:
+    """Return an injected pod; without statuses its keeper runs."""
+    told = {"train": {"class": "directory", "delivery": "sidecar", "reason": "SidecarPreferred"}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": "ml",
+            "uid": uid or f"uid-{name}",
+            "creationTimestamp": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "labels": {"sidemount.io/injected": "true"},
+            "annotations": {
+                "sidemount.io/status": json.dumps(
+                    {"version": 1, "volumes": told if volumes is None else volumes}
+                )
+            },
+        },
+        "spec": {"initContainers": [{"name": "sidemount-keeper"}, {"name": "sidemount-train"}]},
+        "status": {
+            "phase": phase,
+            "initContainerStatuses": list(statuses) or [status_of("sidemount-keeper")],
+        },
+    }
+
+
+def view(*arguments: Any, **fields: Any) -> PodView:
+    """Return what is kept of such a pod."""
+    found = read_pod(pod(*arguments, **fields))
+    assert found is not None
+    return found
+
+
+def driver_class(name: str = "directory", **spec: Any) -> Json:
+    """Return a class that is in force, unless `spec` says otherwise."""
+    whole = {
+        "deliveries": ["sidecar"],
+        "sources": ["dir:///srv/**"],
+        "namespaces": {},
+        "filesystem": "directory",
+        **spec,
+    }
+    return {
+        "apiVersion": "sidemount.io/v1alpha1",
+        "kind": "FuseDriverClass",
+        "metadata": {"name": name, "generation": 1},
+        "spec": whole,
+    }

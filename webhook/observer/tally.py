@@ -1,0 +1,80 @@
+"""Tally: what is counted of volumes, by class. Labels are names of classes, which an admin makes, and codes; never a pod's."""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
+
+from webhook.observer.news import Occurrence, Reason
+
+STALL_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+OTHER = "other"
+_CLASSES_MAX = 500
+_COUNTED = {
+    Reason.TAKEN_OVER: ("sidemount_takeovers", "Times a fresh process continued a volume's connection."),
+    Reason.REMOUNTED: ("sidemount_remounts", "Times a volume was mounted anew; open files were lost."),
+    Reason.KEEPER_RESTARTED: ("sidemount_keeper_restarts", "Volumes that a restarted keeper took back."),
+    Reason.VOLUME_ABNORMAL: ("sidemount_abnormal", "Times a volume became abnormal."),
+    Reason.VOLUME_RECOVERED: ("sidemount_recovered", "Times a volume became well again."),
+    Reason.OOM_KILLED: ("sidemount_oom_kills", "Containers of ours that were killed at their memory limit."),
+}
+
+
+@dataclass(slots=True)
+class _Stalls:
+    counts: list[int] = field(default_factory=lambda: [0] * (len(STALL_SECONDS) + 1))
+    sum_s: float = 0.0
+
+
+class Tally:
+    """Counts since this process began. `is_class` says whether a class of that name is there."""
+
+    def __init__(self, is_class: Callable[[str], bool]) -> None:
+        self._is_class = is_class
+        self._counts: Counter[tuple[Reason, str]] = Counter()
+        self._stalls: dict[str, _Stalls] = {}
+        self._labels: set[str] = set()
+
+    def count(self, occurrence: Occurrence) -> None:
+        """Count something that happened."""
+        if occurrence.reason not in _COUNTED:
+            return
+        label = self.label(occurrence.driver_class)
+        self._counts[occurrence.reason, label] += 1
+        if occurrence.stall_ms is not None:
+            stalls = self._stalls.setdefault(label, _Stalls())
+            seconds = occurrence.stall_ms / 1000
+            stalls.counts[bisect_left(STALL_SECONDS, seconds)] += 1
+            stalls.sum_s += seconds
+
+    def label(self, driver_class: str) -> str:
+        """Return the label for a class: its name while such a class is there, and of no more classes than can be."""
+        if driver_class in self._labels:
+            return driver_class
+        if not self._is_class(driver_class) or len(self._labels) >= _CLASSES_MAX:
+            return OTHER
+        self._labels.add(driver_class)
+        return driver_class
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every family, those that count nothing yet too: what is absent cannot be told from what is broken."""
+        for reason, (name, text) in _COUNTED.items():
+            family = CounterMetricFamily(name, text, labels=["class"])
+            for (counted, label), count in self._counts.items():
+                if counted is reason:
+                    family.add_metric([label], count)
+            yield family
+        stalls = HistogramMetricFamily(
+            "sidemount_stall_seconds",
+            "How long a volume answered nothing, at takeovers and remounts.",
+            labels=["class"],
+        )
+        for label, found in self._stalls.items():
+            total, buckets = 0, []
+            for bound, count in zip((*map(str, STALL_SECONDS), "+Inf"), found.counts, strict=True):
+                total += count
+                buckets.append((bound, float(total)))
+            stalls.add_metric([label], buckets, found.sum_s)
+        yield stalls
