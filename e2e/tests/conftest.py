@@ -4,7 +4,7 @@ import os
 import re
 import secrets
 from collections.abc import Generator, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -28,7 +28,8 @@ _TEST_S = 600
 _SETTLED_S, _ACCOUNT_S, _GONE_S = 90.0, 60.0, 120.0
 _LOG_LINES = 15
 _PRIVILEGED = {"pod-security.kubernetes.io/enforce": "privileged"}
-_OPEN = {**_PRIVILEGED, INJECTION_LABEL: INJECTION_ENABLED}
+OPEN = {**_PRIVILEGED, INJECTION_LABEL: INJECTION_ENABLED}
+"""Labels of a namespace that is open to injection."""
 _LAST = ("test_uninstall.py",)
 # Namespaces of this run.
 _OF_RUN, _RUN = "sidemount.test/run", secrets.token_hex(4)
@@ -167,6 +168,13 @@ def source(sources: Sources) -> Iterator[Source]:
 @pytest.fixture
 def unchanged_node(own_cluster: RunningCluster | None) -> Iterator[None]:
     """Compare the node with what it was, when the test's namespace is gone."""
+    with unchanged(own_cluster):
+        yield
+
+
+@contextmanager
+def unchanged(own_cluster: RunningCluster | None) -> Iterator[None]:
+    """Compare the node before and after; not that of somebody else's cluster, which has other work too."""
     if own_cluster is None:
         yield
         return
@@ -195,7 +203,7 @@ def ml(
     installed: Installation, sources: Sources, unchanged_node: None, request: pytest.FixtureRequest
 ) -> Iterator[Namespace]:
     """A namespace that is open to injection, whose pods are where the sources are."""
-    yield from in_namespace(installed.api, named_after(request.node), _OPEN, sources.node)
+    yield from in_namespace(installed.api, named_after(request.node), OPEN, sources.node)
 
 
 @pytest.fixture
@@ -203,7 +211,7 @@ def ml_beside(
     installed: Installation, sources: Sources, request: pytest.FixtureRequest
 ) -> Iterator[Namespace]:
     """The same, where the node cannot be compared: the webhook's own pods are other ones afterwards."""
-    yield from in_namespace(installed.api, named_after(request.node), _OPEN, sources.node)
+    yield from in_namespace(installed.api, named_after(request.node), OPEN, sources.node)
 
 
 def named_after(test: pytest.Item) -> str:

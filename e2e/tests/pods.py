@@ -6,6 +6,7 @@ from typing import Any
 from e2e.cluster.kubectl import Json, Kubectl, KubectlFailed
 from e2e.cluster.waiting import wait_for
 from e2e.tests.images import busybox
+from sidemount.model.names import VOLUME_ANNOTATION_PREFIX
 
 READY_S, GONE_S = 120.0, 120.0
 _HOSTNAME = "kubernetes.io/hostname"
@@ -37,6 +38,34 @@ def pod(
         "metadata": {"name": name, "annotations": dict(annotations or {}), "labels": dict(labels or {})},
         "spec": {"terminationGracePeriodSeconds": 5, "containers": list(containers), **spec},
     }
+
+
+def with_volumes(manifest: Json, sources: Mapping[str, str]) -> Json:
+    """Return a pod that asks for volumes by annotation: their names, and the URI of each."""
+    annotations = {f"{VOLUME_ANNOTATION_PREFIX}{name}": uri for name, uri in sources.items()}
+    metadata, spec = manifest["metadata"], manifest["spec"]
+    return {
+        **manifest,
+        "metadata": {**metadata, "annotations": {**metadata["annotations"], **annotations}},
+        "spec": {
+            **spec,
+            "volumes": [*spec.get("volumes", ()), *({"name": name, "emptyDir": {}} for name in sources)],
+        },
+    }
+
+
+def mounted(name: str, path: str, **fields: Any) -> Json:
+    """Return a container's mount of a volume."""
+    return {"name": name, "mountPath": path, **fields}
+
+
+def controller(version: str, kind: str, name: str, made: Json, **spec: Any) -> Json:
+    """Return an object whose template is a pod."""
+    template = {"metadata": made["metadata"], "spec": made["spec"]}
+    whole = {**spec, "template": template}
+    if kind in ("Deployment", "StatefulSet"):
+        whole["selector"] = {"matchLabels": made["metadata"]["labels"]}
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": name}, "spec": whole}
 
 
 class Namespace:
@@ -88,6 +117,30 @@ class Namespace:
         assert found is not None, f"{name} is not {what} after {timeout_s:g} s\n{self.described(name)}"
         return found
 
+    def until_object(
+        self,
+        kind: str,
+        name: str,
+        condition: Callable[[Json], bool],
+        what: str,
+        timeout_s: float = READY_S,
+    ) -> Json:
+        """Wait until a condition of an object of any kind holds; return it. On failure all pods here are described."""
+
+        def look() -> Json | None:
+            found = self.api.get(kind, name, self.name)
+            return found if found is not None and condition(found) else None
+
+        found = wait_for(look, timeout_s)
+        assert found is not None, f"{kind} {name} is not {what} after {timeout_s:g} s\n" + "\n".join(
+            self.described(each["metadata"]["name"]) for each in self.pods()
+        )
+        return found
+
+    def pods(self, selector: str = "") -> list[Json]:
+        """Return the pods here."""
+        return self.api.items("pods", self.name, selector)
+
     def pod(self, name: str) -> Json | None:
         """Return a pod as it is now."""
         return self.api.get("pod", name, self.name)
@@ -132,6 +185,11 @@ def is_ready(found: Json) -> bool:
 def has_ended(found: Json) -> bool:
     """Tell whether a pod has done its work, well or not."""
     return found["status"].get("phase") in ("Succeeded", "Failed")
+
+
+def is_ending(found: Json) -> bool:
+    """Tell whether an object is deleted, and only waits for its end."""
+    return "deletionTimestamp" in found["metadata"]
 
 
 def is_complete(found: Json) -> bool:

@@ -29,13 +29,16 @@ for name, text in order["files"].items():
 os.chmod(order["at"], order["mode"])
 os.chown(order["at"], order["owner"], order["owner"])
 """
-_DIGESTS = """
+_STATE = """
 import hashlib, json, os, sys
 found = {}
-for at, _, names in os.walk(sys.argv[1]):
-    for name in names:
-        path = os.path.join(at, name)
-        found[os.path.relpath(path, sys.argv[1])] = hashlib.sha256(open(path, "rb").read()).hexdigest()
+for at, directories, files in os.walk(sys.argv[1]):
+    for name in [*directories, *files, "."]:
+        path = os.path.normpath(os.path.join(at, name))
+        is_file = os.path.isfile(path) and not os.path.islink(path)
+        its = os.lstat(path)
+        digest = hashlib.sha256(open(path, "rb").read()).hexdigest() if is_file else ""
+        found[os.path.relpath(path, sys.argv[1])] = f"{its.st_mode:o} {its.st_uid}:{its.st_gid} {digest}"
 print(json.dumps(found))
 """
 
@@ -62,10 +65,15 @@ class Source:
         """Return a file's text. Raises KubectlFailed."""
         return self._run("cat", f"{self.path}/{name}")
 
+    def state(self) -> dict[str, str]:
+        """Return of each file and directory, by its path, the mode, the owners and the hash of what it holds."""
+        found: dict[str, str] = json.loads(self._run("python3", "-S", "-c", _STATE, self.path))
+        return found
+
     def digests(self) -> dict[str, str]:
         """Return the hash of every file, by its path."""
-        found: dict[str, str] = json.loads(self._run("python3", "-S", "-c", _DIGESTS, self.path))
-        return found
+        hashes = {name: told.rpartition(" ")[2] for name, told in self.state().items()}
+        return {name: digest for name, digest in hashes.items() if digest}
 
     def remove(self) -> None:
         """Remove it with all that is in it."""

@@ -30,7 +30,7 @@ def books(source: Source) -> Iterator[Source]:
     blob = b"".join(b"%08d" % number * (reader.BLOCK // 8) for number in range(_BLOCKS))
     source.write({"blob": blob}, mode=0o777)
     yield source
-    assert source.digests()["blob"] == hashlib.sha256(blob).hexdigest(), "a source was changed"
+    assert source.state()["blob"].endswith(hashlib.sha256(blob).hexdigest()), "a source was changed"
 
 
 def _reading_pod(books: Source) -> Json:
