@@ -270,4 +270,7 @@ def _has_ended(certificate: x509.Certificate, now: datetime) -> bool:
 
 def _is_in_last_third(certificate: x509.Certificate, now: datetime) -> bool:
     begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-    return ends - now < (ends - begins) / 3
+    whole = ends - begins
+    # It was made after it begins: otherwise what lives for an hour would be old when it is new.
+    life = whole - BACK_DATED if whole > BACK_DATED else whole
+    return ends - now < life / 3

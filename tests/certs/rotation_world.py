@@ -119,8 +119,9 @@ class Replica:
 class World:
     """The cluster and everybody in it. The clock is the API server's."""
 
-    def __init__(self, replicas: int = 3, actors: int = 2) -> None:
+    def __init__(self, replicas: int = 3, actors: int = 2, policy: Policy = POLICY) -> None:
         self.now = START
+        self.policy = policy
         self.secret = Stored(None, START)
         self.configurations = {
             "MutatingWebhookConfiguration": Stored(webhook_configuration("M", 2), START),
@@ -157,7 +158,7 @@ class World:
                 followed = followed and verdict.is_verified
         seen = Seen(keyring=keyring, live=live, settled=settled, replicas_follow=followed)
         actor.decided_at = self.now + actor.skew
-        actor.decision = decide(seen, POLICY, actor.decided_at)
+        actor.decision = decide(seen, self.policy, actor.decided_at)
 
     def publish(self, actor: Actor) -> bool:
         """Do the first publication that was decided; return whether there was one."""
@@ -181,9 +182,9 @@ class World:
         new = carry_out(
             decision.change,
             secret.keyring,
-            names=POLICY.names(),
-            authority_lifetime=POLICY.authority_lifetime,
-            serving_lifetime=POLICY.serving_lifetime,
+            names=self.policy.names(),
+            authority_lifetime=self.policy.authority_lifetime,
+            serving_lifetime=self.policy.serving_lifetime,
             now=actor.decided_at,
         )
         document = render_secret(actor.before, new, namespace=SERVICE.namespace, name="certs")

@@ -15,9 +15,10 @@ from certs.change import IssueLeaf, Promote
 from certs.hosts import parse_hosts
 from certs.keyring import Keyring, render_keyring
 from certs.pem import render_bundle, render_certificate, render_key
+from certs.rotation import Policy
 from certs.secret import Custody, parse_secret
 from certs.trust import fingerprint
-from tests.certs.rotation_world import POLICY, SETTLE_S, START, Replica, World, reset_bundle
+from tests.certs.rotation_world import POLICY, SERVICE, SETTLE_S, START, Replica, World, reset_bundle
 
 _KEYS = (
     "tls.crt",
@@ -126,6 +127,29 @@ def test_a_leaf_near_its_end_is_renewed_under_the_same_authority() -> None:
     assert _signer(world) == signer
     assert after.certificate != leaf.certificate
     assert all(world.accepts(replica) for replica in world.replicas)
+
+
+@pytest.mark.parametrize("minutes", [3, 120])
+def test_what_lives_shortly_is_renewed_as_often_as_its_life_asks_and_no_oftener(minutes: int) -> None:
+    """A certificate begins two hours before it is made; that must not make it old from its first day."""
+    life = timedelta(minutes=minutes)
+    policy = Policy(service=SERVICE, serving_lifetime=life, authority_lifetime=3 * life, grace=life / 10)
+    world = World(policy=policy)
+    world.converge()
+    leaf = _keyring(world).leaf
+    world.pass_time(life / 3, 2)
+    same = _keyring(world).leaf
+    assert leaf is not None
+    assert same is not None
+    assert same.certificate == leaf.certificate
+    leaves = set()
+    for _ in range(36):
+        world.pass_time(life / 6, 1)
+        assert all(world.accepts(replica) for replica in world.replicas)
+        found = _keyring(world).leaf
+        assert found is not None
+        leaves.add(found.certificate)
+    assert 6 <= len(leaves) <= 20
 
 
 def test_an_authority_near_its_end_is_succeeded_and_the_old_one_loses_its_key_and_then_its_trust() -> None:
