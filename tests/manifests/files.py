@@ -53,6 +53,16 @@ def sidecar() -> Json:
     return found
 
 
+def observer() -> Json:
+    """Return the observer's Deployment."""
+    (found,) = (
+        document
+        for path, document in documents()
+        if path == MANIFESTS / "components/observer/deployment.yaml"
+    )
+    return found
+
+
 def pod_spec(workload: Json) -> Json:
     """Return the pod of a workload."""
     spec: Json = workload["spec"]["template"]["spec"]

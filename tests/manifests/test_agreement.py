@@ -19,15 +19,18 @@ from tests.manifests.files import (
     deployment,
     documents,
     objects,
+    observer,
     of_base,
     pod_spec,
     sidecar,
 )
 from webhook.injection_settings import InjectionSettings
+from webhook.observer.settings import parse_settings as parse_observer_settings
 from webhook.settings import Settings, parse_settings
 
 _LABELS = {"app.kubernetes.io/name": "webhook"}
-_WORKLOADS = (deployment(), sidecar())
+_OF_OBSERVER = {"app.kubernetes.io/name": "observer"}
+_WORKLOADS = (deployment(), sidecar(), observer())
 
 
 def _containers() -> Iterator[Json]:
@@ -123,7 +126,7 @@ def test_selectors_select_the_webhook_s_pods() -> None:
         deployment()["spec"]["selector"]["matchLabels"],
         of_base("PodDisruptionBudget", "webhook")["spec"]["selector"]["matchLabels"],
         of_base("NetworkPolicy", "webhook")["spec"]["podSelector"]["matchLabels"],
-        *(service["spec"]["selector"] for service in objects("Service")),
+        *(service["spec"]["selector"] for service in objects("Service") if not _is_of_observer(service)),
     ]
     for workload in objects("Deployment"):
         spreads = pod_spec(workload).get("topologySpreadConstraints", ())
@@ -131,13 +134,43 @@ def test_selectors_select_the_webhook_s_pods() -> None:
     assert all(selector == _LABELS for selector in selectors)
 
 
+def test_selectors_select_the_observer_s_pods() -> None:
+    template = observer()["spec"]["template"]
+    assert template["metadata"]["labels"].items() >= _OF_OBSERVER.items()
+    (policy,) = (each for each in objects("NetworkPolicy") if _is_of_observer(each))
+    (service,) = (each for each in objects("Service") if _is_of_observer(each))
+    selectors = [observer()["spec"]["selector"], policy["spec"]["podSelector"]]
+    assert all(selector == {"matchLabels": _OF_OBSERVER} for selector in selectors)
+    assert service["spec"]["selector"] == _OF_OBSERVER
+
+
+def _is_of_observer(each: Json) -> bool:
+    return str(each["metadata"]["name"]).startswith("observer")
+
+
+def test_the_observer_is_started_with_flags_that_it_takes() -> None:
+    (container,) = pod_spec(observer())["containers"]
+    program, *arguments = container["args"]
+    assert program == "webhook.observer"
+    settings = parse_observer_settings(arguments)
+    assert (settings.port, settings.namespace) == (container["ports"][0]["containerPort"], OWN_NAMESPACE)
+    (lease,) = (
+        name
+        for role in objects("Role")
+        if role["metadata"]["name"] == "observer"
+        for rule in role["rules"]
+        for name in rule.get("resourceNames", ())
+    )
+    assert settings.lease == lease
+
+
 def test_ports_that_are_named_exist() -> None:
     ports = {
         port["name"]: port["containerPort"] for container in _containers() for port in container["ports"]
     }
-    assert ports == {"https": 8443, "certs": 8081}
+    assert ports == {"https": 8443, "certs": 8081, "metrics": 8080}
     # A sidecar's port goes by its number: not every release looks for names there.
-    reachable = {"https", ports["certs"]}
+    reachable = {"https", ports["certs"], "metrics", ports["metrics"]}
     for container in _containers():
         own = {port["name"] for port in container["ports"]}
         for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
@@ -147,15 +180,15 @@ def test_ports_that_are_named_exist() -> None:
             assert {port["port"] for port in rule["ports"]} <= reachable
     for service in objects("Service"):
         assert {port["targetPort"] for port in service["spec"]["ports"]} <= reachable
-    (monitor,) = objects("ServiceMonitor")
-    (scraped,) = (
-        each
-        for each in objects("Service")
-        if each["metadata"]["labels"] == monitor["spec"]["selector"]["matchLabels"]
-    )
-    assert [each["port"] for each in monitor["spec"]["endpoints"]] == [
-        port["name"] for port in scraped["spec"]["ports"]
-    ]
+    for monitor in objects("ServiceMonitor"):
+        (scraped,) = (
+            each
+            for each in objects("Service")
+            if each["metadata"]["labels"] == monitor["spec"]["selector"]["matchLabels"]
+        )
+        assert [each["port"] for each in monitor["spec"]["endpoints"]] == [
+            port["name"] for port in scraped["spec"]["ports"]
+        ]
 
 
 def test_every_object_of_a_namespace_is_in_ours() -> None:
@@ -187,11 +220,12 @@ def test_every_container_is_confined_bounded_and_probed(container: Json) -> None
     assert container["imagePullPolicy"] == "IfNotPresent"
 
 
-def test_the_pod_runs_as_nobody_in_particular() -> None:
-    security = pod_spec(deployment())["securityContext"]
+@pytest.mark.parametrize("workload", [deployment(), observer()], ids=["webhook", "observer"])
+def test_the_pod_runs_as_nobody_in_particular(workload: Json) -> None:
+    security = pod_spec(workload)["securityContext"]
     assert security["runAsNonRoot"] is True
     assert security["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert 0 not in (security["runAsUser"], security["runAsGroup"], security["fsGroup"])
+    assert 0 not in (security["runAsUser"], security["runAsGroup"], security.get("fsGroup"))
 
 
 def test_a_rollout_and_an_end_lose_nothing() -> None:
@@ -219,7 +253,10 @@ def test_probes_ask_what_the_programs_answer() -> None:
     }
     assert paths == {
         "certs": {"startupProbe": "/startz", "readinessProbe": "/readyz", "livenessProbe": "/livez"},
-        "webhook": {"startupProbe": "/healthz", "readinessProbe": "/readyz", "livenessProbe": "/healthz"},
+        **dict.fromkeys(
+            ("webhook", "observer"),
+            {"startupProbe": "/healthz", "readinessProbe": "/readyz", "livenessProbe": "/healthz"},
+        ),
     }
     (native,) = pod_spec(sidecar())["initContainers"]
     assert native["restartPolicy"] == "Always"
@@ -231,7 +268,7 @@ def test_the_key_is_on_no_disk() -> None:
     mounts = {
         container["name"]: mount
         for container in _containers()
-        for mount in container["volumeMounts"]
+        for mount in container.get("volumeMounts", ())
         if mount["name"] == volume["name"]
     }
     assert mounts["webhook"]["readOnly"] is True

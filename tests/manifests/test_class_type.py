@@ -117,7 +117,7 @@ def test_status_and_columns() -> None:
     assert definition["scope"] == "Cluster"
     assert version["subresources"] == {"status": {}}
     status = class_schema()["properties"]["status"]["properties"]
-    assert set(status) == {"observedGeneration", "usedBy", "faults"}
+    assert set(status) == {"observedGeneration", "usedBy", "faults", "conditions"}
     for column in version["additionalPrinterColumns"]:
         _, section, field = column["jsonPath"].split(".")
         if section != "metadata":

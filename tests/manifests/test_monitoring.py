@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 
 from certs.standing import Standing, StandingCollector
 from tests.manifests.files import MANIFESTS, ROOT, Json, objects
+from tests.webhook.observer.observed import watchtower
 from tests.webhook.test_metrics import GAUGES
 from webhook.live_report import KindReport, families
 from webhook.metrics import Metrics
@@ -32,6 +33,7 @@ class _All(Collector):
             0,
         )
         yield from StandingCollector(Standing(lambda: 0.0, looked_at_s=0.0)).collect()
+        yield from watchtower().collect()
 
 
 def _exported() -> set[str]:
@@ -97,6 +99,8 @@ def test_every_label_is_one_that_the_metrics_have() -> None:
         "custody",
         "kind",
         "trouble",
+        "class",
+        "result",
     } | _OF_PROMETHEUS
     for expression in _expressions():
         for grouped, matched in _LABEL.findall(expression):

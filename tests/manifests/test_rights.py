@@ -5,12 +5,15 @@ from itertools import pairwise
 
 import pytest
 
-from tests.manifests.files import MANIFESTS, Json, documents
+from tests.manifests.files import MANIFESTS, Json, deployment, documents, observer, pod_spec
 from tests.manifests.files import objects as of_kind
 from webhook.live_kinds import KINDS
+from webhook.observer.observed_store import KINDS as OBSERVED
 
 _BASE = MANIFESTS / "base/rbac.yaml"
 _CERTS = MANIFESTS / "components/rotated-certificates/rbac.yaml"
+_OBSERVER = MANIFESTS / "components/observer/rbac.yaml"
+_ALL = (_BASE, _CERTS, _OBSERVER)
 
 
 def _rules(kind: str, name: str) -> list[Json]:
@@ -68,6 +71,27 @@ def test_rotation_may_call_what_docs_certificates_lists() -> None:
     }
 
 
+def test_the_observer_may_find_pods_read_their_logs_and_tell_of_them() -> None:
+    """It changes nothing that runs: no pod, no class but its status."""
+    assert _granted(_rules("Role", "observer")) == {
+        ("coordination.k8s.io", "leases", "get", "observer"),
+        ("coordination.k8s.io", "leases", "update", "observer"),
+        ("coordination.k8s.io", "leases", "create", ""),
+    }
+    followed = {
+        (kind.api_version.rpartition("/")[0], kind.plural, verb, "")
+        for kind in OBSERVED
+        for verb in ("list", "watch")
+    }
+    assert _granted(_rules("ClusterRole", "sidemount-observer")) == followed | {
+        ("", "pods/log", "get", ""),
+        ("", "events", "get", ""),
+        ("", "events", "create", ""),
+        ("", "events", "patch", ""),
+        ("sidemount.io", "fusedriverclasses/status", "patch", ""),
+    }
+
+
 def test_no_rule_has_a_wildcard() -> None:
     for kind in ("Role", "ClusterRole"):
         for role in of_kind(kind):
@@ -84,17 +108,19 @@ def test_every_binding_binds_a_role_that_is_there_to_the_account_that_runs() -> 
     bound = set()
     for kind in ("RoleBinding", "ClusterRoleBinding"):
         for binding in of_kind(kind):
-            bound.add((binding["roleRef"]["kind"], binding["roleRef"]["name"]))
+            role = binding["roleRef"]["name"]
+            bound.add((binding["roleRef"]["kind"], role))
+            account = "observer" if role.endswith("observer") else "webhook"
             assert binding["subjects"] == [
-                {"kind": "ServiceAccount", "name": "webhook", "namespace": "sidemount-system"}
+                {"kind": "ServiceAccount", "name": account, "namespace": "sidemount-system"}
             ]
     assert bound == roles
-    (account,) = of_kind("ServiceAccount")
-    assert account["metadata"]["name"] == "webhook"
+    accounts = {pod_spec(workload)["serviceAccountName"] for workload in (deployment(), observer())}
+    assert accounts == {account["metadata"]["name"] for account in of_kind("ServiceAccount")}
 
 
 def _lines() -> Iterator[tuple[str, str]]:
-    for path in (_BASE, _CERTS):
+    for path in _ALL:
         lines = path.read_text().splitlines()
         for before, line in pairwise(lines):
             if line.startswith("- apiGroups"):
@@ -106,14 +132,14 @@ def test_every_rule_says_why() -> None:
     assert len(found) == sum(
         len(document["rules"])
         for path, document in documents()
-        if path in (_BASE, _CERTS) and "rules" in document
+        if path in _ALL and "rules" in document
     )
     for before, line in found:
         same_reason = before.startswith("  verbs")
         assert before.startswith("# ") or (same_reason and "coordination" in line), f"no reason before {line}"
 
 
-@pytest.mark.parametrize("path", [_BASE, _CERTS], ids=lambda path: path.parent.name)
+@pytest.mark.parametrize("path", _ALL, ids=lambda path: path.parent.name)
 def test_no_right_reaches_other_people_s_secrets(path: object) -> None:
     for found, document in documents():
         if found == path and document["kind"] == "ClusterRole":

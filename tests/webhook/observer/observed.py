@@ -4,7 +4,12 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from webhook.live_kinds import Key
+from webhook.observer.event_desk import DeskLimits
+from webhook.observer.observed_store import POD
 from webhook.observer.pod_view import PodView, read_pod
+from webhook.observer.settings import ObserverSettings
+from webhook.observer.watchtower import Watchtower
 
 Json = dict[str, Any]
 
@@ -83,3 +88,29 @@ def driver_class(name: str = "directory", **spec: Any) -> Json:
         "metadata": {"name": name, "generation": 1},
         "spec": whole,
     }
+
+
+class _NoElection:
+    leads = True
+    predecessor = None
+
+
+def watchtower() -> Watchtower:
+    """Return what the observer's metrics come from, with a pod to tell of, and nobody to call."""
+    unused: Any = None
+    election: Any = _NoElection()
+    tower = Watchtower(
+        unused,
+        unused,
+        election,
+        ObserverSettings(),
+        DeskLimits(),
+        instance="test",
+        clock=lambda: 0.0,
+        wall_ms=lambda: 0,
+        random=lambda: 0.5,
+    )
+    changes: dict[Key, Any] = {}
+    tower.store.read(POD, pod(), changes)
+    tower.store.apply(POD, changes)
+    return tower
