@@ -59,12 +59,13 @@ def _archives(build: Path, progress: Progress) -> dict[str, Path]:
 
 
 def load_services(cluster: RunningCluster, build: Path, progress: Progress) -> tuple[str, ...]:
-    """Give the images to the cluster's node; return their references."""
+    """Give the images to every node of the cluster that runs; return their references."""
     with _alone(build):
         archives = _archives(build, progress)
-        for reference, archive in archives.items():
-            cluster.import_image(archive)
-            progress(f"{reference} is on {cluster.description.node}")
+        for node in cluster.nodes:
+            for reference, archive in archives.items() if node.runs() else ():
+                node.import_image(archive)
+                progress(f"{reference} is on {node.name}")
     return tuple(archives)
 
 
