@@ -143,7 +143,7 @@ def own_volumes(daemons: tuple[Daemon, ...]) -> list[dict[str, Any]]:
 
 
 def status_annotation(volumes: Mapping[str, Mapping[str, str]]) -> str:
-    """Render the status: for people, never read back."""
+    """Render the status: for people, and for who observes. No decision ever reads it back."""
     return msgspec.json.encode(
         {"version": STATUS_VERSION, "volumes": volumes}, order="deterministic"
     ).decode()

@@ -253,10 +253,8 @@ def test_probes_ask_what_the_programs_answer() -> None:
     }
     assert paths == {
         "certs": {"startupProbe": "/startz", "readinessProbe": "/readyz", "livenessProbe": "/livez"},
-        **dict.fromkeys(
-            ("webhook", "observer"),
-            {"startupProbe": "/healthz", "readinessProbe": "/readyz", "livenessProbe": "/healthz"},
-        ),
+        "webhook": {"startupProbe": "/healthz", "readinessProbe": "/readyz", "livenessProbe": "/healthz"},
+        "observer": {"startupProbe": "/healthz", "readinessProbe": "/readyz", "livenessProbe": "/healthz"},
     }
     (native,) = pod_spec(sidecar())["initContainers"]
     assert native["restartPolicy"] == "Always"

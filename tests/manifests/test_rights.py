@@ -130,9 +130,7 @@ def _lines() -> Iterator[tuple[str, str]]:
 def test_every_rule_says_why() -> None:
     found = list(_lines())
     assert len(found) == sum(
-        len(document["rules"])
-        for path, document in documents()
-        if path in _ALL and "rules" in document
+        len(document["rules"]) for path, document in documents() if path in _ALL and "rules" in document
     )
     for before, line in found:
         same_reason = before.startswith("  verbs")
