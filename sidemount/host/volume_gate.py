@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sidemount.host import handover, wire
+from sidemount.host.foreign_descriptors import let_go
 from sidemount.host.handover import Hello, Message, Refusal, Refused
 from sidemount.host.logs import EventLog
 from sidemount.host.loop import Loop, Timer
@@ -111,7 +112,7 @@ class Gate:
     def refuse(self, introduction: Introduction, reason: Refusal, detail: str) -> None:
         """Tell a daemon no, and why, and let it go."""
         if introduction.descriptor is not None:
-            os.close(introduction.descriptor)
+            let_go(introduction.descriptor)
         introduction.peer.send(Refused(reason=reason, detail=detail))
         self.release(introduction.peer)
 

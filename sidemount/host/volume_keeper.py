@@ -1,9 +1,9 @@
 """Keeps one volume: carries out what the session machine decides, and tells it what happened."""
 
-import os
 from collections import deque
 from collections.abc import Callable, Mapping
 
+from sidemount.host.foreign_descriptors import let_go
 from sidemount.host.fuse_mount import MountPlan, open_connection
 from sidemount.host.handover import Message, Refusal
 from sidemount.host.jobs import Jobs, Outcome
@@ -176,7 +176,7 @@ class VolumeKeeper:
             self._upkeep.note_life()
             self._reports.take(daemon, message, descriptor)
         elif descriptor is not None:
-            os.close(descriptor)
+            let_go(descriptor)
 
     def on_probe(self, peer: Peer) -> None:
         """Answer whether the volume is live."""

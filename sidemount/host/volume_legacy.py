@@ -1,7 +1,6 @@
 """What a dead daemon leaves with the keeper for whoever continues its connection."""
 
-import os
-
+from sidemount.host.foreign_descriptors import is_socket, let_go
 from sidemount.host.handover import Kept
 from sidemount.host.volume_gate import Peer
 
@@ -24,12 +23,18 @@ class Legacy:
         return len(self._descriptors)
 
     def keep(self, key: int, descriptor: int) -> bool:
-        """Take a descriptor over, instead of the key's earlier one; False, and closed, if there are too many."""
+        """Take a descriptor over, instead of the key's earlier one; False, and closed, if there are too many or it is no socket.
+
+        Every child of the keeper's closes its copy of it, and must not have to wait for that.
+        """
+        if not is_socket(descriptor):
+            let_go(descriptor)
+            return False
         earlier = self._descriptors.pop(key, None)
         if earlier is not None:
-            os.close(earlier)
+            let_go(earlier)
         if len(self._descriptors) >= _DESCRIPTORS_MAX:
-            os.close(descriptor)
+            let_go(descriptor)
             return False
         self._descriptors[key] = descriptor
         return True
@@ -41,7 +46,7 @@ class Legacy:
     def clear(self) -> None:
         """Let everything go: the connection is over."""
         while self._descriptors:
-            os.close(self._descriptors.popitem()[1])
+            let_go(self._descriptors.popitem()[1])
         self.state_id = ""
         self.abnormal = ""
         self.is_served = True

@@ -1,10 +1,9 @@
 """Receives a volume's daemons: is it the right one, what is it given, what does it give back."""
 
-import os
-import stat
 from collections.abc import Callable
 from dataclasses import replace
 
+from sidemount.host.foreign_descriptors import is_fuse_device, let_go
 from sidemount.host.fuse_init import is_init
 from sidemount.host.fuse_mount import FuseConnection, is_connection_gone
 from sidemount.host.handover import Adopted, Refusal, Serve
@@ -14,7 +13,6 @@ from sidemount.host.volume_daemon import Daemon, DaemonEvents
 from sidemount.host.volume_gate import Gate, Introduction
 from sidemount.host.volume_state import VolumeState
 
-_FUSE_DEVICE = os.makedev(10, 229)
 _HEARTBEATS_PER_SILENCE = 4
 _HEARTBEAT_MS = (200, 1000)
 
@@ -76,7 +74,7 @@ class Reception:
         if descriptor is not None and state.connection is None:
             state.connection = FuseConnection(descriptor, -1, hello.init)
         elif descriptor is not None:
-            os.close(descriptor)
+            let_go(descriptor)
         state.legacy.state_id = hello.state
         if state.daemon is not None:
             state.daemon.relink(introduction)
@@ -133,8 +131,7 @@ class Reception:
         descriptor, hello = introduction.descriptor, introduction.hello
         if descriptor is None:
             return not state.spec.descriptor
-        status = os.fstat(descriptor)
-        if not stat.S_ISCHR(status.st_mode) or status.st_rdev != _FUSE_DEVICE:
+        if not is_fuse_device(descriptor):
             return False
         if is_connection_gone(descriptor) or (state.spec.filesystem and not is_init(hello.init)):
             return False

@@ -4,6 +4,7 @@ import os
 import time
 from dataclasses import replace
 
+from sidemount.host.foreign_descriptors import let_go
 from sidemount.host.handover import (
     Answer,
     Bye,
@@ -43,7 +44,7 @@ class Reports:
                     self._state.log.warning("descriptor_not_kept", key=message.key)
                 return
         if descriptor is not None:
-            os.close(descriptor)
+            let_go(descriptor)
         match message:
             case Heartbeat():
                 daemon.watchdog.beat(time.monotonic(), message)
@@ -71,7 +72,7 @@ class Reports:
     def _on_successor(self, daemon: Daemon, message: Successor, pidfd: int) -> None:
         generation = message.generation
         if not is_pidfd(pidfd):  # to poll a file is to ask whoever serves it, who may be the sender
-            os.close(pidfd)
+            let_go(pidfd)
             self._state.log.warning("bad_successor", generation=generation)
             return
         if generation < self._state.session.generation:

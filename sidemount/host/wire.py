@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from enum import IntEnum
 
 from sidemount.host.descriptor_passing import receive_with_descriptors
+from sidemount.host.foreign_descriptors import let_go
 from sidemount.model.errors import BadMessage
 from sidemount.model.names import KEEPER_SOCKET
 
@@ -73,7 +74,7 @@ class Frame:
     def close(self) -> None:
         """Close the descriptor nobody has taken."""
         if self.descriptor is not None:
-            os.close(self.descriptor)
+            let_go(self.descriptor)
             self.descriptor = None
 
 
@@ -99,7 +100,7 @@ def receive(connection: socket.socket) -> Frame | None:
         kind, body = parse(data, truncated=bool(flags & socket.MSG_TRUNC))
     except BaseException:
         for descriptor in descriptors:
-            os.close(descriptor)
+            let_go(descriptor)
         raise
     return Frame(kind, body, descriptors[0] if descriptors else None)
 

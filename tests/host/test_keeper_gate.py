@@ -1,18 +1,20 @@
 """A keeper's socket under attack: whoever knocks, the volume goes on."""
 
+import multiprocessing
 import os
 import signal
 import socket
 import struct
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
+from sidecar.probe import ask
 from sidemount.host import handover, wire
-from sidemount.host.handover import Hello, Message, Refusal, Refused, Successor
+from sidemount.host.handover import Hello, Keep, Message, Refusal, Refused, Successor
 from sidemount.model.mountspec import KeeperMount
 from tests.host.conftest import MakePod
 from tests.host.keeper_pod import PYTHON, Pod, directory_spec, is_running, view
@@ -43,9 +45,9 @@ def pod(make_pod: MakePod) -> Pod:
 
 
 @contextmanager
-def knock(pod: Pod) -> Iterator[socket.socket]:
+def knock(pod: Pod, volume: str = "train") -> Iterator[socket.socket]:
     """Connect to the keeper as root."""
-    with wire.dial(str(pod.run_dir / "train"), timeout_s=5) as connection:
+    with wire.dial(str(pod.run_dir / volume), timeout_s=5) as connection:
         yield connection
 
 
@@ -297,4 +299,49 @@ def test_a_descriptor_of_no_process_is_no_successor(make_pod: MakePod) -> None:
         eventually(lambda: pod.names().count("bad_successor") == 3)
         frame.close()
     assert is_running(pod.keeper), pod.log_text()
+    assert pod.end() == 0
+
+
+def close_quietly(descriptor: int) -> None:
+    """Close what may be dead."""
+    with suppress(OSError):
+        os.close(descriptor)
+
+
+def test_a_descriptor_whose_file_nobody_serves_holds_the_keeper_up_nowhere(make_pod: MakePod) -> None:
+    """Its status would be asked of its filesystem, and even its close: both would wait for ever."""
+    mounts = [
+        KeeperMount(spec=directory_spec(name, hung_after_s=120), views=(view(name),))
+        for name in ("train", "other")
+    ]
+    pod = make_pod(*mounts, flags=("--flush-seconds", "1"))
+    (pod.source("train") / "file").write_text("content")
+    pod.start_keeper()
+    pod.start_daemon("train")
+    pod.wait_ready("train")
+    file = os.open(pod.seen("train") / "file", os.O_RDWR | os.O_CLOEXEC)
+    pod.stop_daemon("train")
+    closing = multiprocessing.get_context("fork").Process(target=close_quietly, args=(file,))
+    closing.start()
+    hands_back = Hello(takeover=False, hands_back=True, generation=1, init=b"\0" * 104)
+    for volume, refusal in (("other", Refusal.STALE), ("train", Refusal.BUSY)):
+        with knock(pod, volume) as connection:
+            say(connection, hands_back, file)
+            refused = answer(connection)
+            assert isinstance(refused, Refused)
+            assert refused.reason is refusal
+    with knock(pod, "other") as connection:
+        say(connection, Hello(takeover=False))
+        frame = wire.receive(connection)
+        assert frame is not None
+        for message in (Keep(key=1), Keep(key=1), Successor(generation=1)):
+            say(connection, message, file)
+        eventually(lambda: pod.names().count("descriptor_not_kept") == 2 and "bad_successor" in pod.names())
+        # Not from a process of its own, which would have to close the file first.
+        assert ask(str(pod.run_dir / "other")) == "not ready: its daemon is starting"
+        frame.close()
+    assert closing.is_alive(), "to close it waits for nobody, so nothing is shown"
+    pod.kill_daemon("train")
+    closing.join(10)
+    close_quietly(file)
     assert pod.end() == 0
