@@ -1,11 +1,7 @@
 """The webhook's facts from a real API server: there at once, kept while it is away, and its again when it is back."""
 
-import contextlib
 import json
 import re
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,72 +12,26 @@ import yaml
 from e2e.cluster.bring_up import bring_up
 from e2e.cluster.errors import MachineLacks
 from e2e.cluster.kubectl import Kubectl, KubectlFailed
-from e2e.cluster.namespaces import entering_network
 from e2e.cluster.places import SOURCE, places_of
 from e2e.cluster.progress import Progress
 from e2e.cluster.running import RunningCluster, take_down
 from e2e.cluster.waiting import wait_for
+from e2e.tests.admission.admitting import WebhookProcess
 from tests.webhook.admission import pod_with, review
-from tests.webhook.running import make_certificates
+from webhook.live_kinds import KINDS
 
 _WAIT_S = 120.0
-_PORT = 9443
-_KINDS = 7
 
 
-class _Webhook:
-    """A webhook of its own process on the cluster's network, and its caller there."""
-
-    def __init__(self, cluster: RunningCluster, directory: Path) -> None:
-        self._within = entering_network(cluster.pid)
-        self._files = make_certificates(directory / "tls")
-        self._directory = directory
-        self.log = directory / "log"
-        argv = [
-            *self._within, sys.executable, "-m", "webhook",
-            "--listen", f"127.0.0.1:{_PORT}",
-            "--tls-cert", str(self._files.serving),
-            "--tls-key", str(self._files.serving_key),
-            "--facts-from", "cluster",
-            "--kubeconfig", str(cluster.places.kubeconfig),
-            "--lame-duck-seconds", "0",
-        ]  # fmt: skip
-        with self.log.open("wb") as log:
-            self._process = subprocess.Popen(argv, cwd=SOURCE, stdout=subprocess.DEVNULL, stderr=log)
-
-    def call(self, path: str, body: bytes = b"") -> tuple[int, str]:
-        """Return status and text of an answer; status 0 when there is none."""
-        asked = self._directory / "asked"
-        asked.write_bytes(body)
-        posted = ["-H", "Content-Type: application/json", "--data-binary", f"@{asked}"] if body else []
-        done = subprocess.run(
-            [
-                *self._within, "curl", "-sS", "-m", "30", "-w", "\n%{http_code}",
-                "--cacert", str(self._files.authority), *posted, f"https://localhost:{_PORT}{path}",
-            ],
-            capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
-        text, _, status = done.stdout.rpartition("\n")
-        return int(status or 0), text
+class _Webhook(WebhookProcess):
+    """A webhook with the administrator's rights, and pods that ask it."""
 
     def admit(self, namespace: str) -> dict[str, Any]:
         """Return the response to a pod that asks for a directory."""
         status, text = self.call("/mutate?timeout=20s", review(pod_with(), namespace))
-        assert status == 200, (status, text, self.log.read_text()[-2000:])
+        assert status == 200, (status, text, self.told())
         response: dict[str, Any] = json.loads(text)["response"]
         return response
-
-    def wait_ready(self) -> None:
-        """Return when it is ready."""
-        assert wait_for(lambda: self.call("/readyz")[0] == 200, _WAIT_S), self.log.read_text()[-4000:]
-
-    def end(self) -> None:
-        """End it."""
-        self._process.send_signal(signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(40)
-        self._process.kill()
-        self._process.wait()
 
 
 @pytest.fixture(scope="module")
@@ -106,9 +56,9 @@ def cluster() -> Iterator[RunningCluster]:
 @pytest.fixture
 def webhook(cluster: RunningCluster, tmp_path: Path) -> Iterator[_Webhook]:
     """A webhook that is ready."""
-    process = _Webhook(cluster, tmp_path)
+    process = _Webhook(cluster, tmp_path, cluster.places.kubeconfig)
     try:
-        process.wait_ready()
+        process.start()
         yield process
     finally:
         process.end()
@@ -158,7 +108,7 @@ def test_what_is_known_stays_while_the_api_server_is_away(cluster: RunningCluste
     _open(cluster, "after")
     assert webhook.admit("after")["allowed"]
     live = re.compile(r"^sidemount_webhook_facts_kind_live\{.*\} 1\.0$", re.MULTILINE)
-    assert wait_for(lambda: len(live.findall(webhook.call("/metrics")[1])) == _KINDS, _WAIT_S), (
+    assert wait_for(lambda: len(live.findall(webhook.call("/metrics")[1])) == len(KINDS), _WAIT_S), (
         "not every kind is followed again"
     )
 
@@ -179,9 +129,9 @@ def test_more_objects_than_a_page_holds_are_all_known(cluster: RunningCluster, t
         for number in range(300)
     ]
     cluster.kubectl().apply(*claims)
-    webhook = _Webhook(cluster, tmp_path)
+    webhook = _Webhook(cluster, tmp_path, cluster.places.kubeconfig)
     try:
-        webhook.wait_ready()
+        webhook.start()
         counted = 'sidemount_webhook_facts_kind_objects{kind="PersistentVolumeClaim"} 300.0'
         assert counted in webhook.call("/metrics")[1]
     finally:
