@@ -28,6 +28,7 @@ from sidemount.host.volume_places import VolumePlaces
 from sidemount.host.volume_state import Surroundings
 from sidemount.model.errors import BadMessage, HostFailure, OperationPending, VolumeError
 from sidemount.model.mountspec import decode_spec
+from sidemount.model.names import client_place
 
 LOCK_FILE = "keeper.lock"
 _STAGING_DIR = ".staging"
@@ -146,7 +147,8 @@ class NodeKeeper:
             return
         try:
             spec = decode_spec(spec_text)
-            places = VolumePlaces.at_target(spec, target, f"{self._run_dir}/{name}/client")
+            client = f"{self._run_dir}/{name}/{client_place(name)}"
+            places = VolumePlaces.at_target(spec, target, client)
             volume = KeptVolume(
                 spec,
                 places,

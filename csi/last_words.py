@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 _TAIL_BYTES = 8192
 _TOLD_CHARS = 600
@@ -23,15 +24,24 @@ def read_last_words(path: str, secrets: Iterable[str] = ()) -> LastWords:
     """Return what the log's end tells."""
     lines = _tail(path)
     for line in reversed(lines):
-        try:
-            event = json.loads(line)
-        except ValueError:
+        event = _event(line)
+        if event.get("level") != "error":
             continue
-        if isinstance(event, dict) and event.get("level") == "error" and "fault" in event:
-            hint = str(event.get("hint", ""))
-            return LastWords(_redacted(str(event["fault"]), secrets), _redacted(hint, secrets), is_own=True)
+        if "fault" in event:
+            fault, hint = str(event["fault"]), str(event.get("hint", ""))
+            return LastWords(_redacted(fault, secrets), _redacted(hint, secrets), is_own=True)
+        if isinstance(event.get("output"), list):  # an external client's last lines
+            return LastWords(_redacted(" | ".join(map(str, event["output"][-4:])), secrets))
     plain = [line for line in lines if not line.startswith("{")]
     return LastWords(_redacted(" | ".join(plain[-4:]), secrets))
+
+
+def _event(line: str) -> dict[str, Any]:
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return {}
+    return event if isinstance(event, dict) else {}
 
 
 def _tail(path: str) -> list[str]:

@@ -24,10 +24,14 @@ _CAPABILITIES = ("GET_VOLUME_STATS", "VOLUME_CONDITION", "SINGLE_NODE_MULTI_WRIT
 class NodeService:
     """Answers the RPCs of csi.v1.Node."""
 
-    def __init__(self, node_id: str, publications: Publications, facts: Callable[[], Facts]) -> None:
+    def __init__(
+        self, node_id: str, publications: Publications, facts: Callable[[], Facts], run_root: str
+    ) -> None:
+        """`run_root` has a directory for each target's daemon."""
         self._node_id = node_id
         self._publications = publications
         self._facts = facts
+        self._run_root = run_root
 
     def methods(self) -> dict[str, Method]:
         """Return the RPCs. What is not advertised is there to say so."""
@@ -46,7 +50,7 @@ class NodeService:
         asked = parse_publish(request)
 
         def plan(path: str) -> PublishPlan:
-            return plan_publish(asked, path, self._facts())
+            return plan_publish(asked, path, self._facts(), self._run_root)
 
         await self._publications.publish(
             asked.volume_id, asked.target, asked.arguments, plan, exclusive=asked.mode.is_exclusive

@@ -27,6 +27,7 @@ from csi.targets import is_free_of_mounts, is_within
 from sidemount.host.logs import log
 from sidemount.host.mount_table import read_mount_table
 from sidemount.model.errors import HostFailure
+from sidemount.model.names import client_place
 
 _AGAIN_FIRST_S = 0.1
 _AGAIN_MOST_S = 30.0
@@ -151,7 +152,7 @@ class ProcessLauncher:
                 os.makedirs(path, mode=0o700, exist_ok=True)
                 os.chown(path, record.spec.uid, -1, follow_symlinks=False)
             if not record.spec.descriptor:
-                os.makedirs(f"{run_dir}/client", mode=0o700, exist_ok=True)
+                os.makedirs(f"{run_dir}/{client_place(record.name)}", mode=0o700, exist_ok=True)
             for key, value in secrets.items():
                 _write_secret(f"{run_dir}/secrets", key, value, record.spec.uid)
         except OSError as error:

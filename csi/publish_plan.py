@@ -8,10 +8,12 @@ from csi.faults import NotFound
 from csi.publish_request import PublishRequest
 from csi.records import Launch, Record, Stage, target_name
 from sidemount.model.class_choice import choose_class
+from sidemount.model.command_template import render_command
 from sidemount.model.driver_class import DriverClass
 from sidemount.model.errors import Faults, InvalidRequest, PolicyDenied, Reason, VolumeError, shown
 from sidemount.model.facts import Facts, NamespaceFacts
-from sidemount.model.options import parse_mount_options
+from sidemount.model.mountspec import MountSpec
+from sidemount.model.options import parse_mount_options, render_arguments
 from sidemount.model.quantity import parse_quantity
 from sidemount.model.requests import parse_volume_context
 from sidemount.model.resolve import resolve
@@ -43,8 +45,11 @@ class PublishPlan:
     secrets: Mapping[str, str]
 
 
-def plan_publish(request: PublishRequest, path: str, facts: Facts) -> PublishPlan:
-    """Decide what a publish comes to. `path` is the target with its root resolved. Raises VolumeError."""
+def plan_publish(request: PublishRequest, path: str, facts: Facts, run_root: str) -> PublishPlan:
+    """Decide what a publish comes to. `path` is the target with its root resolved, `run_root` has a directory of each target's.
+
+    Raises VolumeError.
+    """
     namespace = _namespace_of(request, facts)
     asked = _asked(request, target_name(path))
     if not isinstance(asked.origin, SourceUri):
@@ -55,6 +60,7 @@ def plan_publish(request: PublishRequest, path: str, facts: Facts) -> PublishPla
     driver_class = choose_class(asked, asked.origin.uri, namespace, facts)
     _check_delivery(asked, driver_class)
     completed = _with_flags(request, asked, driver_class)
+    name = target_name(path)
     spec = resolve(completed, namespace, facts).spec
     record = Record(
         volume_id=request.volume_id,
@@ -63,7 +69,7 @@ def plan_publish(request: PublishRequest, path: str, facts: Facts) -> PublishPla
         stage=Stage.PUBLISHING,
         mode=request.mode,
         arguments=request.arguments,
-        spec=replace(spec, volume=target_name(path)),
+        spec=replace(spec, volume=name, command=_command(spec, driver_class, f"{run_root}/{name}")),
         launch=_launch(spec.source, driver_class, request),
     )
     keys = driver_class.credentials.secret_keys
@@ -130,6 +136,17 @@ def _with_flags(request: PublishRequest, asked: VolumeRequest, driver_class: Dri
         options=(*options, *asked.options),
         read_only=asked.read_only or request.read_only,
         secret=_SECRETS if given else "",
+    )
+
+
+def _command(spec: MountSpec, driver_class: DriverClass, run_dir: str) -> tuple[str, ...]:
+    """Return a client's argv. A process of the node finds its files elsewhere than a container."""
+    return render_command(
+        driver_class.command,
+        source=spec.source,
+        options=render_arguments(driver_class.options, spec.options),
+        secrets=f"{run_dir}/secrets",
+        cache=f"{run_dir}/cache",
     )
 
 

@@ -1,6 +1,7 @@
 """The plugin's process: its services, its keeper, its launcher, from start to end."""
 
 import asyncio
+import contextlib
 import fcntl
 import os
 import time
@@ -65,6 +66,7 @@ class NodePlugin:
             try:
                 keeper.start()
                 announce(f"listening on unix://{settings.endpoint}")
+                await self._look_at_facts()
                 await publications.reconcile()
                 await self._until_end()
             finally:
@@ -78,7 +80,9 @@ class NodePlugin:
 
     def _services(self, publications: Publications, keeper: KeeperLink) -> dict[str, dict[str, Method]]:
         identity_service = IdentityService(lambda: publications.is_ready and keeper.is_up)
-        node_service = NodeService(self._settings.node_id, publications, self._facts.facts)
+        node_service = NodeService(
+            self._settings.node_id, publications, self._facts.facts, f"{self._settings.state_dir}/run"
+        )
         return {
             identity.SERVICE: identity_service.methods(),
             node.SERVICE: node_service.methods(),
@@ -86,16 +90,17 @@ class NodePlugin:
 
     async def _until_end(self) -> None:
         while not self._end.is_set():
-            try:
-                if await asyncio.to_thread(self._facts.refresh):
-                    faults = self._facts.facts().faults()
-                    self._log.info("facts_changed", faults=[f"{f.where}: {f.message}" for f in faults])
-            except Exception as error:  # the last good facts go on to hold
-                self._log.error("facts_unread", fault=repr(error))
-            try:
+            await self._look_at_facts()
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._end.wait(), _FACTS_LOOK_S)
-            except TimeoutError:
-                continue
+
+    async def _look_at_facts(self) -> None:
+        try:
+            if await asyncio.to_thread(self._facts.refresh):
+                faults = [f"{fault.where}: {fault.message}" for fault in self._facts.facts().faults()]
+                self._log.info("facts_changed", faults=faults)
+        except Exception as error:  # the last good facts go on to hold
+            self._log.error("facts_unread", fault=repr(error))
 
 
 def _lock_state(state_dir: str) -> int:

@@ -46,9 +46,16 @@ def placeholders_of(command: Sequence[str]) -> frozenset[str]:
     return frozenset(name for argument in command for name, _ in _PLACEHOLDER.findall(argument))
 
 
-def render_command(command: Sequence[str], *, source: str, options: Sequence[str]) -> tuple[str, ...]:
-    """Return argv with everything filled in but `${mountpoint}`."""
-    values = {"source": source, "secrets": SECRETS_PATH, "cache": CACHE_PATH, "mountpoint": "${mountpoint}"}
+def render_command(
+    command: Sequence[str],
+    *,
+    source: str,
+    options: Sequence[str],
+    secrets: str = SECRETS_PATH,
+    cache: str = CACHE_PATH,
+) -> tuple[str, ...]:
+    """Return argv with everything filled in but `${mountpoint}`. `secrets` and `cache` differ for a client that has no container."""
+    values = {"source": source, "secrets": secrets, "cache": cache, "mountpoint": "${mountpoint}"}
     argv: list[str] = []
     for argument in command:
         if argument == "${options}":

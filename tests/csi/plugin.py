@@ -82,8 +82,13 @@ class Plugin:
 
     @property
     def state(self) -> Path:
-        """Its state directory."""
+        """Its state directory, as the plugin names it."""
         return self.node.work / "state"
+
+    @property
+    def seen_state(self) -> Path:
+        """Its state directory, for this process."""
+        return Path(f"/proc/{self.node.pid}/root{self.state}")
 
     @property
     def log(self) -> Path:
@@ -168,7 +173,7 @@ class Plugin:
         volume: str = "vol",
         *,
         mode: Any = MULTI_WRITER,
-        readonly: bool = False,
+        readonly: Any = False,
         **context: str,
     ) -> csi_pb2.NodePublishVolumeRequest:
         """Return a request to show a volume of the store."""
@@ -212,7 +217,7 @@ class Plugin:
 
     def first_daemon(self) -> int:
         """Return the first process of the only daemon."""
-        (path,) = (self.state / "daemons").glob("*.pid")
+        (path,) = (self.seen_state / "daemons").glob("*.pid")
         return int(path.read_text())
 
     def mount_ids(self) -> list[int]:
@@ -224,7 +229,7 @@ class Plugin:
         found = [f"mount {mount.mount_point}" for mount in self.node.fuse_mounts()]
         found += [f"process {pid}" for pid in self.daemons()]
         for directory in ("run", "targets", "daemons", "logs"):
-            place = self.state / directory
+            place = self.seen_state / directory
             found += [str(path) for path in place.iterdir()] if place.exists() else []
         return found + [str(path) for path in (self.node.work / "targets").iterdir()]
 
