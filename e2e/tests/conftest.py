@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from e2e.cluster.bring_up import bring_up
-from e2e.cluster.errors import ClusterFault, MachineLacks
+from e2e.cluster.errors import MachineLacks
 from e2e.cluster.kubectl import Kubectl, KubectlFailed
 from e2e.cluster.places import BUILD, places_of
 from e2e.cluster.progress import Progress
 from e2e.cluster.running import RunningCluster, take_down
 from e2e.cluster.service_images import load_services
 from e2e.cluster.waiting import wait_for
-from e2e.tests import foreign
+from e2e.tests import evidence, foreign
 from e2e.tests.deployment import Installation
 from e2e.tests.node_state import look_at_node
 from e2e.tests.pods import Namespace
@@ -26,7 +26,6 @@ from sidemount.model.names import INJECTION_ENABLED, INJECTION_LABEL
 
 _TEST_S = 600
 _SETTLED_S, _ACCOUNT_S, _GONE_S = 90.0, 60.0, 120.0
-_LOG_LINES = 15
 _PRIVILEGED = {"pod-security.kubernetes.io/enforce": "privileged"}
 OPEN = {**_PRIVILEGED, INJECTION_LABEL: INJECTION_ENABLED}
 """Labels of a namespace that is open to injection."""
@@ -51,23 +50,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Say with a failure where the logs are, and show those of components that ended meanwhile."""
+    """Keep with a failure what there is to be read, and name the files in its message."""
     report = yield
-    # A test's own fixtures may give another cluster than the run's.
-    found = getattr(item, "funcargs", {})
-    cluster = found.get("cluster") or found.get("own_cluster")
-    if report.failed and isinstance(cluster, RunningCluster):
-        report.sections.append((f"the cluster: logs are in {cluster.places.logs}", _told(cluster)))
+    if report.failed:
+        kept = evidence.keep(item, report.when)
+        if kept is not None:
+            report.sections.append(kept)
     return report
-
-
-def _told(cluster: RunningCluster) -> str:
-    try:
-        status = cluster.status()
-    except ClusterFault as fault:
-        return str(fault)
-    culprits = [name for name, it in status.items() if it["pid"] is None or it["starts"] > 1]
-    return "\n".join([str(status), *(cluster.log_tail(name, _LOG_LINES) for name in culprits)])
 
 
 @pytest.fixture(scope="session")
