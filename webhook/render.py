@@ -34,7 +34,7 @@ _DAEMON = ["python3", "-m", "sidecar", "daemon"]
 _PROBE = ["python3", "-S", "-m", "sidecar", "probe"]
 _BIDIRECTIONAL = "Bidirectional"
 _LIVENESS_PERIOD_S = 10
-_LIVENESS_FAILURES = 2
+_LIVENESS_FAILURES = 3
 # The probe's own deadline is far below: a machine that is slow to start it has not made a daemon hang.
 _LIVENESS_TIMEOUT_S = 60
 # So that the last line of a container that ends is what `kubectl describe` shows.

@@ -23,7 +23,7 @@ class Limits:
     probe_cache_s: float = 1.0
     quiet_s: float = 0.5
     kill_s: float = 10.0
-    restart_s: float = 45.0
+    restart_s: float = 60.0
     flush_s: float = 20.0
     retry_first_s: float = 0.5
     retry_most_s: float = 10.0
