@@ -5,7 +5,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from e2e.cluster.kubectl import Json
@@ -20,14 +20,19 @@ from tests.webhook.admission import review
 
 _END_S = 120.0
 _SERVICE = "webhook"
+_NAME = f"{_SERVICE}.{OWN_NAMESPACE}.svc"
+_SLICES = (
+    f"/apis/discovery.k8s.io/v1/namespaces/{OWN_NAMESPACE}/endpointslices"
+    f"?labelSelector=kubernetes.io/service-name%3D{_SERVICE}"
+)
 
 
 class Load:
     """A load that runs in a process of its own."""
 
-    def __init__(self, cluster: RunningCluster, order: Order) -> None:
+    def __init__(self, cluster: RunningCluster, order: Order, program: str) -> None:
         self._process = subprocess.Popen(
-            [*entering_network(cluster.pid), sys.executable, "-m", "e2e.tests.load_process"],
+            [*entering_network(cluster.pid), sys.executable, "-m", f"e2e.tests.{program}"],
             cwd=SOURCE,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -93,9 +98,9 @@ class Load:
 
 
 @contextmanager
-def load(cluster: RunningCluster, order: Order) -> Iterator[Load]:
+def load(cluster: RunningCluster, order: Order, program: str = "load_process") -> Iterator[Load]:
     """Give a load that has begun; it is gone afterwards, whatever happens."""
-    running = Load(cluster, order)
+    running = Load(cluster, order, program)
     try:
         yield running
     finally:
@@ -116,11 +121,17 @@ def reviews(cluster: RunningCluster, pod: Json, authority: str, **fields: Any) -
         **_access(cluster),
         path="/mutate?timeout=30s",
         body=review(pod, namespace).decode(),
-        slices=f"/apis/discovery.k8s.io/v1/namespaces/{OWN_NAMESPACE}/endpointslices?labelSelector=kubernetes.io/service-name%3D{_SERVICE}",
+        slices=_SLICES,
         serving_authority=authority,
-        serving_name=f"{_SERVICE}.{OWN_NAMESPACE}.svc",
+        serving_name=_NAME,
         **fields,
     )
+
+
+def handshakes(cluster: RunningCluster) -> AbstractContextManager[Load]:
+    """Give handshakes with every ready endpoint, again and again, by whoever trusts what API servers trust."""
+    order = Order(**_access(cluster), path="", body="", slices=_SLICES, serving_name=_NAME)
+    return load(cluster, order, "load_handshakes")
 
 
 def _access(cluster: RunningCluster) -> dict[str, Any]:

@@ -11,13 +11,14 @@ import re
 import ssl
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import msgspec
 
 from e2e.tests.load_http import Connection, Lost, Reply, get, post
-from e2e.tests.load_tally import Tally
+from e2e.tests.load_tally import Outcome, Tally
 
 _TELL_S, _LOOK_S = 0.5, 0.25
 _KEEPER = "sidemount-keeper"
@@ -83,8 +84,8 @@ class LoadMaker:
         self._order = order
         self._tally = Tally()
         self._headers = f"Authorization: Bearer {order.token}\r\n"
-        self._api_context = _context(order.authority)
-        self._direct_context = _context(order.serving_authority) if order.serving_authority else None
+        self._api_context = trusting(order.authority)
+        self._direct_context = trusting(order.serving_authority) if order.serving_authority else None
         self._endpoints: tuple[tuple[str, int], ...] = ()
         self._begun = 0
         self._opened = 0
@@ -94,28 +95,16 @@ class LoadMaker:
     async def run(self) -> None:
         """Make the load until it is to end."""
         async with asyncio.TaskGroup() as group:
-            beside = [group.create_task(self._tell())]
+            beside = [group.create_task(tell(lambda: self._tally.outcome(self._opened)))]
             if self._order.slices:
                 await self._look()
                 beside.append(group.create_task(self._follow()))
-            ending = group.create_task(self._await_end())
+            ending = group.create_task(until_told(self._ended))
             workers = [group.create_task(self._work(number)) for number in range(self._order.connections)]
             await asyncio.wait(workers)
             for task in (*beside, ending):
                 task.cancel()
         print(self._tally.outcome(self._opened).render(), flush=True)
-
-    async def _await_end(self) -> None:
-        loop = asyncio.get_running_loop()
-        reader = asyncio.StreamReader()
-        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-        await reader.read()
-        self._ended.set()
-
-    async def _tell(self) -> None:
-        while True:
-            await asyncio.sleep(_TELL_S)
-            print(self._tally.outcome(self._opened).render(), flush=True)
 
     async def _work(self, number: int) -> None:
         calls: dict[tuple[str, int], tuple[Connection, bytes]] = {}
@@ -215,10 +204,34 @@ def ready_endpoints(slices: dict[str, Any]) -> tuple[tuple[str, int], ...]:
     )
 
 
-def _context(authority: str) -> ssl.SSLContext:
+def trusting(authority: str) -> ssl.SSLContext:
+    """Return the context of a client that trusts this authority, in base64, and speaks HTTP/1.1."""
     context = ssl.create_default_context(cadata=base64.b64decode(authority).decode())
     context.set_alpn_protocols(["http/1.1"])
     return context
+
+
+async def until_told(ended: asyncio.Event) -> None:
+    """Set an event when standard input ends."""
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), sys.stdin
+    )
+    await reader.read()
+    ended.set()
+
+
+async def tell(outcome: Callable[[], Outcome]) -> None:
+    """Print how it stands, each half second."""
+    while True:
+        await asyncio.sleep(_TELL_S)
+        print(outcome().render(), flush=True)
+
+
+def read_order() -> Order:
+    """Return the order that comes first on standard input."""
+    told = json.loads(sys.stdin.readline())
+    return Order(**{**told, "carries": tuple(told["carries"])})
 
 
 def _sort(body: bytes) -> str:
@@ -230,11 +243,5 @@ def _sort(body: bytes) -> str:
     return re.sub(r"\d+", "N", text)[:300]
 
 
-def main() -> None:
-    """Read the order and carry it out."""
-    told = json.loads(sys.stdin.readline())
-    asyncio.run(LoadMaker(Order(**{**told, "carries": tuple(told["carries"])})).run())
-
-
 if __name__ == "__main__":
-    main()
+    asyncio.run(LoadMaker(read_order()).run())

@@ -6,7 +6,7 @@ For clusters that are an API server alone. The Service is routed by rules of the
 import base64
 import json
 import os
-import signal
+import secrets
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 
 from certs.authority import create_authority, issue_serving
 from certs.hosts import parse_hosts
@@ -27,8 +28,9 @@ from e2e.cluster.places import SOURCE, places_of
 from e2e.cluster.progress import Progress
 from e2e.cluster.running import RunningCluster, take_down
 from e2e.cluster.waiting import wait_for
+from e2e.tests.images import busybox
 from e2e.tests.rendered import MANIFESTS, render
-from sidemount.model.names import OWN_NAMESPACE
+from sidemount.model.names import INJECTION_ENABLED, INJECTION_LABEL, OWN_NAMESPACE
 
 SERVICE = "webhook"
 HOST = f"{SERVICE}.{OWN_NAMESPACE}.svc"
@@ -37,7 +39,7 @@ _PORT = 8443
 _PROBES_PORT = 8081
 _READY_S, _ENDED_S, _SERVED_S = 120.0, 90.0, 60.0
 _ADDRESSES = "10.99.0.{}"
-_STEP_S = 30.0
+_STEP_S, _LINES = 60.0, 15
 
 
 @contextmanager
@@ -114,6 +116,14 @@ class Replica:
             "--probe", f"{self.address}:{_PORT}", "--listen", f"{self.address}:{_PROBES_PORT}", *arguments,
         )  # fmt: skip
 
+    def has_certificate(self) -> bool:
+        """Tell whether there is one that a webhook can start with."""
+        return self.get(f"http://{self.address}:{_PROBES_PORT}/startz")[0] == 200
+
+    def chain(self) -> list[x509.Certificate]:
+        """Return the certificate in place."""
+        return x509.load_pem_x509_certificates((self._tls / "tls.crt").read_bytes())
+
     def is_ready(self) -> bool:
         """Tell whether all that runs of it says so."""
         urls = [f"https://{self.address}:{_PORT}/readyz"]
@@ -155,10 +165,10 @@ class Replica:
         process.kill()
         process.wait()
 
-    def told(self, lines: int = 15) -> str:
+    def told(self, which: str = "*.log") -> str:
         """Return the ends of its logs."""
-        logs = sorted(self.directory.glob("*.log"))
-        return "\n".join(f"{log}:\n" + "\n".join(log.read_text().splitlines()[-lines:]) for log in logs)
+        logs = sorted(self.directory.glob(which))
+        return "\n".join(f"{log}:\n" + "\n".join(log.read_text().splitlines()[-_LINES:]) for log in logs)
 
     def close(self) -> None:
         """End all of it."""
@@ -308,7 +318,26 @@ def _patch_each(cluster: RunningCluster, operation: Json) -> None:
         cluster.kubectl().run("patch", kind, "sidemount", "--type=json", f"--patch={json.dumps(patch)}")
 
 
-def terminate(replica: Replica) -> int:
-    """Tell the webhook of a replica to end, as a kubelet does; return its exit status."""
-    replica.signal(signal.SIGTERM)
-    return replica.wait()
+def open_namespace(cluster: RunningCluster) -> str:
+    """Make a namespace that is open to injection; return its name."""
+    name = f"ml-{secrets.token_hex(3)}"
+    labels = {INJECTION_LABEL: INJECTION_ENABLED}
+    cluster.kubectl().create(
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+    )
+    return name
+
+
+def asking(namespace: str, **metadata: str) -> Json:
+    """Return a pod that asks for a volume."""
+    app = {"name": "app", "image": busybox(), "volumeMounts": [{"name": "books", "mountPath": "/data"}]}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "namespace": namespace,
+            "annotations": {"volume.sidemount.io/books": "dir:///srv/books?readOnly=true"},
+            **(metadata or {"name": "reader"}),
+        },
+        "spec": {"containers": [app], "volumes": [{"name": "books", "emptyDir": {}}]},
+    }

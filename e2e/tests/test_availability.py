@@ -5,7 +5,6 @@ Replicas are processes here, replaced in the order of a Deployment that surges; 
 
 import base64
 import json
-import secrets
 import signal
 import time
 from collections.abc import Iterator
@@ -18,10 +17,8 @@ from e2e.cluster.kubectl import Json, KubectlFailed
 from e2e.cluster.running import RunningCluster
 from e2e.cluster.waiting import wait_for
 from e2e.tests.exposition import histogram, samples
-from e2e.tests.images import busybox
 from e2e.tests.load import creations, load, reviews
-from e2e.tests.replicas import Replicas, api_server, replicas_on
-from sidemount.model.names import INJECTION_ENABLED, INJECTION_LABEL
+from e2e.tests.replicas import Replicas, api_server, asking, open_namespace, replicas_on
 from webhook.live_kinds import KINDS
 
 _LAG_S = 0.5  # from a pod's end to the last kube-proxy that knows
@@ -47,27 +44,7 @@ def replicas(server: RunningCluster, tmp_path: Path) -> Iterator[Replicas]:
 @pytest.fixture
 def ml(server: RunningCluster) -> str:
     """A namespace of the test's own that is open to injection."""
-    name = f"ml-{secrets.token_hex(3)}"
-    labels = {INJECTION_LABEL: INJECTION_ENABLED}
-    server.kubectl().create(
-        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
-    )
-    return name
-
-
-def asking(namespace: str, **metadata: str) -> Json:
-    """Return a pod that asks for a volume."""
-    app = {"name": "app", "image": busybox(), "volumeMounts": [{"name": "books", "mountPath": "/data"}]}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "namespace": namespace,
-            "annotations": {"volume.sidemount.io/books": "dir:///srv/books?readOnly=true"},
-            **(metadata or {"name": "reader"}),
-        },
-        "spec": {"containers": [app], "volumes": [{"name": "books", "emptyDir": {}}]},
-    }
+    return open_namespace(server)
 
 
 def test_no_admission_is_lost_while_every_replica_is_replaced(

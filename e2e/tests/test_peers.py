@@ -4,7 +4,6 @@ import base64
 import copy
 import json
 import re
-import secrets
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,8 +23,7 @@ from e2e.cluster.running import RunningCluster
 from e2e.cluster.waiting import wait_for
 from e2e.tests.images import busybox
 from e2e.tests.peer import HABITS
-from e2e.tests.replicas import CONFIGURATIONS, api_server, replicas_on
-from sidemount.model.names import INJECTION_ENABLED, INJECTION_LABEL
+from e2e.tests.replicas import CONFIGURATIONS, api_server, open_namespace, replicas_on
 
 _ADDRESS, _PORT = "10.99.1.1", 9443
 _EFFECT_S = 60.0
@@ -122,12 +120,7 @@ def _is_called(cluster: RunningCluster, order: str) -> bool:
 @pytest.fixture(scope="module")
 def ml(server: RunningCluster) -> str:
     """A namespace that is open to injection."""
-    name = f"ml-{secrets.token_hex(3)}"
-    labels = {INJECTION_LABEL: INJECTION_ENABLED}
-    server.kubectl().create(
-        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
-    )
-    return name
+    return open_namespace(server)
 
 
 def _pod(namespace: str, habit: str, order: str, policy: str) -> Json:
