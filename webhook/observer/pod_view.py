@@ -34,12 +34,16 @@ class VolumeView:
 
 @dataclass(frozen=True, slots=True)
 class ContainerView:
-    """The state of a container of ours. `container_id` is "" while none was made; `killed_at_ms`: the last death of memory."""
+    """The state of a container of ours. `container_id` is "" while none was made; `killed_at_ms`: the last death of memory.
+
+    `is_started`: its startup probe has succeeded, so its volume is live again.
+    """
 
     name: str
     container_id: str
     restarts: int
     state: str
+    is_started: bool
     killed_at_ms: int | None
 
 
@@ -144,6 +148,7 @@ def _container(name: str, status: Mapping[str, Any]) -> ContainerView:
         container_id=_text(status.get("containerID"), _ID_MAX),
         restarts=restarts if isinstance(restarts, int) and 0 <= restarts < 1 << 31 else 0,
         state=next((kind for kind in ("running", "waiting", "terminated") if state.get(kind)), ""),
+        is_started=status.get("started") is True,
         killed_at_ms=max((moment for moment in killed if moment is not None), default=None),
     )
 

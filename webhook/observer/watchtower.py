@@ -12,6 +12,7 @@ from sidemount.host.election import Election
 from sidemount.host.logs import log
 from sidemount.model.keeper_log import HealthState, KeeperEvent
 from sidemount.model.timestamp import parse_timestamp_ms
+from sidemount.model.volume_request import Delivery
 from webhook.cluster_reader import ClusterReader
 from webhook.live_report import families
 from webhook.observer.event_desk import DeskLimits
@@ -158,6 +159,8 @@ class Watchtower:
                 continue
             health = self._reading.health(pod.key) or {}
             for volume in pod.volumes:
+                if volume.delivery == Delivery.CSI.value:
+                    continue  # no keeper in the pod tells of it
                 known = health.get(volume.name)
                 state = known.state.value if known is not None else _UNKNOWN
                 counts[self._tally.label(volume.driver_class), state] += 1
