@@ -115,6 +115,7 @@ SOON = metrics(NOW + timedelta(days=3))
     [
         pytest.param(answer("/version", 200, {"gitVersion": "v1.28.1", "major": "1", "minor": "28+"}),
                      "API server", "fail", "1.30", id="old cluster"),
+        pytest.param(answer("/version", *forbidden("version")), "API server", "cannot tell", "get the path /version", id="no version"),
         pytest.param(change(place.TYPES, list.clear), "type", "fail", "no fusedriverclasses", id="no type"),
         pytest.param(change(place.TYPES, lambda types: types[0].pop("status")), "type", "fail",
                      "not established", id="type not established"),

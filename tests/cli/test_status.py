@@ -190,6 +190,33 @@ def test_nobody_there_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert f"http://127.0.0.1:{gone.port} cannot be reached: Connection refused" in err
 
 
+def test_the_proxy_of_the_environment_is_used_as_kubectl_does(
+    cluster: FakeCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.objects["/api/v1/namespaces/default/pods"] = []
+    kubeconfig = cluster.kubeconfig(tmp_path)
+    kubeconfig.write_text(kubeconfig.read_text().replace(f"127.0.0.1:{cluster.port}", "cluster.invalid:80"))
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{cluster.port}")
+    monkeypatch.setenv("no_proxy", "")
+    assert main(["status", "--kubeconfig", str(kubeconfig)]) == 0
+    assert cluster.calls[0].startswith("GET http://cluster.invalid")
+    monkeypatch.setenv("no_proxy", "cluster.invalid")
+    assert main(["status", "--kubeconfig", str(kubeconfig), "--request-timeout", "5"]) == 1
+    assert len(cluster.calls) == 1
+    assert "cannot be reached" in capsys.readouterr().err
+
+
+def test_what_listens_there_and_is_no_api_server_is_one_line(
+    cluster: FakeCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kubeconfig = cluster.kubeconfig(tmp_path)
+    kubeconfig.write_text(kubeconfig.read_text().replace("http://", "https://"))
+    assert main(["status", "--kubeconfig", str(kubeconfig), "--request-timeout", "5"]) == 1
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert "does not speak TLS" in err
+
+
 def test_a_named_pod_that_is_not_there_or_not_ours_is_said(cluster: FakeCluster, call: Any) -> None:
     plain = {"metadata": {"name": "plain", "namespace": "ml"}, "spec": {}}
     serve(cluster, [named("a"), plain])

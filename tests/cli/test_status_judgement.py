@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sidemount.commands.health.judgement import Health, KeeperLog, PodReport, judge
@@ -201,6 +201,7 @@ WILD = st.recursive(
 )
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_no_content_of_a_pod_makes_it_fail(data: st.DataObject) -> None:
     pod = running(golden("three-volumes"))

@@ -49,7 +49,7 @@ def check_classes(reading: Reading) -> Iterator[Finding]:
         topic="classes",
         verdict=Verdict.OK if on else Verdict.WARN,
         found=f"{found}; off: {listed(off)}" if off else found,
-        meaning="" if on else f"{many(len(good), 'class')}, none of which delivers anything",
+        meaning="" if on else f"{many(len(good), 'class', 'classes')}, none of which delivers anything",
     )
     for name, fault in sorted(faults.items()):
         yield Finding(

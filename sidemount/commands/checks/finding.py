@@ -33,6 +33,6 @@ def listed(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMES_TOLD]) + more
 
 
-def many(number: int, what: str) -> str:
-    """Return a number of things."""
-    return f"{number} {what}" if number == 1 else f"{number} {what}{'es' if what.endswith('s') else 's'}"
+def many(number: int, what: str, several: str = "") -> str:
+    """Return a number of things; `several` where their plural takes more than an s."""
+    return f"{number} {what if number == 1 else several or what + 's'}"

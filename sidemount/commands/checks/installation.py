@@ -34,8 +34,12 @@ def is_installed(readings: Readings) -> bool:
     )
 
 
-def check_version(version: Mapping[str, Any]) -> Finding:
-    """Look at the API server's version."""
+def check_version(version: Mapping[str, Any] | None) -> Finding:
+    """Look at the API server's version, None if it may not be read."""
+    if version is None:
+        return Finding(
+            topic="API server", verdict=Verdict.UNKNOWN, found="needs the right to get the path /version"
+        )
     shown = told(text(version.get("gitVersion"))) or "no version"
     found = tuple(_number(version.get(part)) for part in ("major", "minor"))
     if found >= _NEEDED:
@@ -129,7 +133,7 @@ def _bundles(topic: str, entries: Sequence[Mapping[str, Any]], now: datetime) ->
     return Finding(
         topic=topic,
         verdict=Verdict.WARN if soon else Verdict.OK,
-        found=f"{many(len(entries), 'entry').replace('entrys', 'entries')}, the authority holds until {end:%Y-%m-%d}",
+        found=f"{many(len(entries), 'entry', 'entries')}, the authority holds until {end:%Y-%m-%d}",
         meaning="the authority ends soon and nobody has renewed it" if soon else "",
         way_out="see docs/certificates.md" if soon else "",
     )

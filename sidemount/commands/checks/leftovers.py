@@ -61,7 +61,7 @@ def _type(types: Reading, classes: Reading) -> Finding:
     return Finding(
         topic="type",
         verdict=Verdict.WARN,
-        found=f"left: {TYPE}, {many(len(classes.objects), 'class')}",
+        found=f"left: {TYPE}, {many(len(classes.objects), 'class', 'classes')}",
         meaning="it is being deleted" if _is_ending(manifest) else "it holds nothing back",
         way_out="" if _is_ending(manifest) else f"kubectl delete customresourcedefinition {TYPE}",
     )

@@ -14,13 +14,14 @@ _LABEL = f"kubectl label namespace NAME {INJECTION_LABEL}={INJECTION_ENABLED}"
 
 
 def open_namespaces(reading: Reading) -> list[Mapping[str, Any]]:
-    """Return those that are labelled and where we ever do anything."""
+    """Return those that are labelled, stay, and where we ever do anything."""
     return [
         each
         for each in reading.objects
         if labels_of(each).get(INJECTION_LABEL) == INJECTION_ENABLED
         and name_of(each) not in SYSTEM_NAMESPACES
         and name_of(each) != OWN_NAMESPACE
+        and mapping(each.get("metadata")).get("deletionTimestamp") is None
     ]
 
 

@@ -76,11 +76,13 @@ class Reading:
 Readings = Mapping[str, Reading]
 
 
-async def read_version(api: ApiServer) -> Mapping[str, Any]:
-    """Return what the API server says of itself. Raises VolumeError: when this fails, nothing can be looked at."""
+async def read_version(api: ApiServer) -> Mapping[str, Any] | None:
+    """Return what the API server says of itself, None if we may not know. Raises VolumeError when nobody can be asked anything."""
     try:
         return await api.read("/version")
     except ReadFailed as failure:
+        if failure.trouble is Trouble.FORBIDDEN:
+            return None
         raise cluster_error(api.access, failure, "the API server's version cannot be read") from failure
 
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from kubernetes.aio import client, config
 from kubernetes.aio.config.incluster_config import SERVICE_CERT_FILENAME, SERVICE_TOKEN_FILENAME
@@ -165,7 +167,17 @@ def _by_name(raw: dict[str, Any], plural: str, key: str) -> dict[str, dict[str, 
 def _access(configuration: client.Configuration, namespace: str, name: str) -> Access:
     # Who calls has its own way of trying again; 0 and False mean for ever here.
     configuration.retries = None
+    if configuration.proxy is None:
+        configuration.proxy = _proxy(configuration.host)
     return Access(configuration=configuration, namespace=namespace or "default", name=name)
+
+
+def _proxy(server: str) -> str | None:
+    """Return the proxy that the environment sets for an address, as kubectl takes it; None if it sets none, or one of another kind."""
+    url = urlsplit(server)
+    found = getproxies().get(url.scheme, "")
+    is_usable = urlsplit(found).scheme in ("http", "https")
+    return found if is_usable and url.hostname and not proxy_bypass(url.hostname) else None
 
 
 def _named(files: Sequence[Path]) -> str:

@@ -203,6 +203,8 @@ def _query(query: Mapping[str, str]) -> str:
 def _told(error: BaseException) -> str:
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return "its name cannot be resolved"
+    if isinstance(error, aiohttp.ClientSSLError):  # whose errno is OpenSSL's, not the system's
+        return "it does not speak TLS as we do"
     if isinstance(error, OSError) and error.errno:
         return os.strerror(error.errno)
     return f"the connection failed ({type(error).__name__})"
