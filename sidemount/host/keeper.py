@@ -82,8 +82,6 @@ def _keep(settings: KeeperSettings, loop: Loop, journal: EventLog) -> int:
     os.chdir("/")
     places = [VolumePlaces(mounts_dir, mount) for mount in settings.config.mounts]
     try:
-        for place in places:
-            place.prepare()
         keeper = Keeper(settings, run_dir, places, loop, journal)
     except (VolumeError, OSError) as error:
         _detach_what_is_dead(places, settings.config.mounts, journal)
@@ -114,31 +112,24 @@ class Keeper:
         loop: Loop,
         journal: EventLog,
     ) -> None:
-        """Make the sockets. Raises OSError, VolumeError."""
+        """Make the places and sockets of all volumes that can be made. Raises OSError, VolumeError if none can."""
         self._loop = loop
         self._journal = journal
         self._places = places
         self._control = _open_control(journal)
-        around = Surroundings(
+        self._settings = settings
+        self._run_dir = run_dir
+        self._around = Surroundings(
             loop=loop,
             limits=settings.limits,
             control=self._control,
             staging=f"{run_dir}/{_STAGING_DIR}",
         )
         self._volumes: list[VolumeKeeper] = []
-        for place, mount in zip(places, settings.config.mounts, strict=True):
-            self._volumes.append(
-                VolumeKeeper(
-                    mount,
-                    place,
-                    _prepare_run_dir(run_dir, mount),
-                    mount_source(settings.pod_uid, mount.spec.volume),
-                    around,
-                    self._finished_one,
-                )
-            )
-        self._open = len(self._volumes)
+        self._unusable: dict[str, str] = {}
         self._limits = settings.limits
+        self._make_volumes()
+        self._open = len(self._volumes)
         self._told_at = 0.0
         self._weighing: Timer | None = None
         self._is_ending = False
@@ -149,6 +140,51 @@ class Keeper:
         self._journal.info("keeper_started", volumes=[v.state.spec.volume for v in self._volumes])
         for volume in self._volumes:
             volume.start()
+        self._try_again_later()
+
+    def _make_volumes(self) -> list[VolumeKeeper]:
+        """Make those that are not there yet, and return them; one that cannot be made is no reason to serve none."""
+        made = []
+        there = {volume.state.spec.volume for volume in self._volumes}
+        for place, mount in zip(self._places, self._settings.config.mounts, strict=True):
+            name = mount.spec.volume
+            if name in there:
+                continue
+            try:
+                made.append(self._make_volume(place, mount))
+                self._unusable.pop(name, None)
+            except (VolumeError, OSError) as error:
+                if self._unusable.get(name) != str(error):
+                    self._unusable[name] = str(error)
+                    self._journal.error("volume_unusable", volume=name, fault=str(error))
+                if len(self._unusable) == len(self._places):
+                    raise
+        self._volumes += made
+        return made
+
+    def _make_volume(self, place: VolumePlaces, mount: KeeperMount) -> VolumeKeeper:
+        place.prepare()
+        return VolumeKeeper(
+            mount,
+            place,
+            _prepare_run_dir(self._run_dir, mount),
+            mount_source(self._settings.pod_uid, mount.spec.volume),
+            self._around,
+            self._finished_one,
+        )
+
+    def _try_again_later(self) -> None:
+        if self._unusable:
+            self._loop.call_later(self._limits.retry_most_s, self._try_again)
+
+    def _try_again(self) -> None:
+        if self._is_ending:
+            return
+        for volume in self._make_volumes():
+            self._open += 1
+            self._journal.info("volume_usable", volume=volume.state.spec.volume)
+            volume.start()
+        self._try_again_later()
 
     def told_to_end(self, number: signal.Signals) -> None:
         """Take a signal. Who sends SIGINT means the end; what SIGTERM means is to be found out, each time anew."""

@@ -150,15 +150,17 @@ def test_a_keeper_that_cannot_start_detaches_what_is_dead_and_leaves_what_lives(
     pod.keeper.kill()
     pod.keeper.wait(5)
     pod.kill_daemon("dead")
-    run_dir = pod.run_dir / "alive"
-    run_dir.rename(run_dir.with_name("aside"))
-    run_dir.write_text("a file where the volume's directory belongs")
+    directories = [pod.run_dir / name for name in ("dead", "alive")]
+    for directory in directories:
+        directory.rename(directory.with_suffix(".aside"))
+        directory.write_text("a file where the volume's directory belongs")
     assert pod.start_keeper().wait(20) == 1
     assert "is not a directory" in pod.events()[-1]["fault"]
     assert (pod.layers("dead"), pod.layers("alive")) == (0, 1)
     assert (pod.seen("alive") / "file").read_text() == "content"
-    run_dir.unlink()
-    run_dir.with_name("aside").rename(run_dir)
+    for directory in directories:
+        directory.unlink()
+        directory.with_suffix(".aside").rename(directory)
     pod.start_keeper()
     pod.start_daemon("dead")
     pod.wait_ready()
@@ -225,3 +227,44 @@ def cpu_s(pid: int) -> float:
     """Return the processor time a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / 100
+
+
+@pytest.mark.fuse
+@pytest.mark.root
+def test_a_volume_that_cannot_be_kept_is_no_reason_to_keep_none(make_pod: MakePod) -> None:
+    """Of an earlier keeper's volumes too: the others are taken over, and it follows once it can."""
+    mounts = [KeeperMount(spec=directory_spec(name), views=(view(name),)) for name in ("good", "bad")]
+    pod = make_pod(*mounts, flags=("--retry-most-seconds", "0.5")).start()
+    pod.keeper.kill()
+    pod.keeper.wait(5)
+    directory = pod.run_dir / "bad"
+    directory.rename(directory.with_name("aside"))
+    directory.write_text("a file where the volume's directory belongs")
+    pod.start_keeper()
+    pod.wait_ready("good")
+    (fault,) = [event["fault"] for event in pod.events() if event["event"] == "volume_unusable"]
+    assert "bad is not a directory" in fault
+    time.sleep(1.5)
+    assert pod.names().count("volume_unusable") == 1, "told once, not each time"
+    directory.unlink()
+    directory.with_name("aside").rename(directory)
+    pod.wait_ready("bad")
+    assert (pod.layers("good"), pod.layers("bad")) == (1, 1)
+    assert pod.end() == 0
+    assert pod.node.fuse_mounts() == []
+
+
+@pytest.mark.fuse
+@pytest.mark.root
+def test_a_volume_that_could_not_be_kept_is_taken_down_with_the_others(make_pod: MakePod) -> None:
+    mounts = [KeeperMount(spec=directory_spec(name), views=(view(name),)) for name in ("good", "bad")]
+    pod = make_pod(*mounts).start()
+    pod.keeper.kill()
+    pod.keeper.wait(5)
+    directory = pod.run_dir / "bad"
+    directory.rename(directory.with_name("aside"))
+    directory.write_text("")
+    pod.start_keeper()
+    pod.wait_ready("good")
+    assert pod.end() == 0
+    assert pod.node.fuse_mounts() == []
