@@ -2,6 +2,7 @@
 
 import json
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from sidemount.commands import status
 from sidemount.commands.health import survey
 from tests.cli.cluster_pods import STARTED_MS, golden, log, log_line, running
 from tests.cli.fake_cluster import FakeCluster, fake_cluster, forbidden, refusal
+from tests.manifests.files import ROOT
 
 PODS = "/api/v1/namespaces/ml/pods"
 SERVING = log_line("phase_changed", "train", phase="Serving", generation=1)
@@ -304,3 +306,8 @@ def test_as_a_plugin_of_kubectl_it_calls_itself_so(
     with pytest.raises(SystemExit):
         main(["status", "--help"])
     assert capsys.readouterr().out.startswith("usage: kubectl sidemount status")
+
+
+def test_kubectl_finds_the_same_program() -> None:
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts["kubectl-sidemount"] == scripts["sidemount"] == "sidemount.cli:main"

@@ -169,6 +169,16 @@ def test_counts_and_times_come_from_the_log() -> None:
     assert "2h" in text
 
 
+def test_what_needs_a_look_is_told_first_and_not_everything_is_told() -> None:
+    starting = [judge(seen(golden(name=f"s{number}")), None) for number in range(30)]
+    ill = judged(running(golden(name="ill"), sidemount_train=waiting("CrashLoopBackOff")))
+    text = render_table([*starting, ill], now_ms=STARTED_MS, wide=False, namespaces=False)
+    beneath = text.split("\n\n")[1].splitlines()
+    assert len(beneath) == 21
+    assert "ill" in beneath[0]
+    assert beneath[-1] == "and 11 more: -o json has all"
+
+
 def test_no_credential_of_a_source_is_shown() -> None:
     pod = golden()
     keeper = next(each for each in pod["spec"]["initContainers"] if each["name"] == "sidemount-keeper")

@@ -9,6 +9,7 @@ from sidemount.commands.output import printable, table
 
 _NONE = "-"
 _VIEWS_TOLD = 4
+_REMARKS_MAX = 20
 
 
 def render_table(reports: Sequence[PodReport], *, now_ms: int, wide: bool, namespaces: bool) -> str:
@@ -19,8 +20,15 @@ def render_table(reports: Sequence[PodReport], *, now_ms: int, wide: bool, names
         for report in reports
         for volume in report.volumes
     ]
-    told = [line for report in reports for line in _remarks(report)]
+    # What needs a look goes first, whatever else there is to say.
+    told = [line for report in sorted(reports, key=_needs_no_look) for line in _remarks(report)]
+    if len(told) > _REMARKS_MAX:
+        told[_REMARKS_MAX:] = [f"and {len(told) - _REMARKS_MAX} more: -o json has all"]
     return "\n".join([table(header, rows), *([""] if told else []), *told, "", summary(reports)])
+
+
+def _needs_no_look(report: PodReport) -> bool:
+    return not report.is_unhealthy
 
 
 def summary(reports: Sequence[PodReport]) -> str:
