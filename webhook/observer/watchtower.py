@@ -31,6 +31,7 @@ _UNKNOWN = "unknown"
 OVERLAP_MS = 10 * 60_000
 KEPT_MS = 50 * 60_000
 FIRST_MS = 20 * 60_000
+AHEAD_MS = 10 * 60_000
 _log = log("observer.watchtower")
 
 
@@ -135,7 +136,10 @@ class Watchtower:
         since_ = self._since
         if since_ is None:
             return
+        ahead_ms = self._wall_ms() + AHEAD_MS
         for occurrence in occurrences:
+            if occurrence.at_ms > ahead_ms:
+                continue  # told once, it would hide all that comes before that time
             if occurrence.at_ms > since_.counted_ms:
                 self._tally.count(occurrence)
             if occurrence.at_ms > since_.told_ms:

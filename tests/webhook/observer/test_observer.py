@@ -245,6 +245,8 @@ async def test_forged_and_foreign_logs_are_no_danger(tmp_path: Path) -> None:
         flood = stamp(ago_s=10)
         lines = [f"{flood} " + "x" * 5000 for _ in range(100)]  # more in one second than is read at once
         lines += [line("taken_over", volume=f"v{n}", stall_ms=1) for n in range(200)]
+        tomorrow = line("taken_over", stall_ms=1, ago_s=-86_400).partition(" ")[2]
+        lines.append(f"{stamp()} {tomorrow}")  # it must not hide what comes today
         lines += [line("taken_over", stall_ms=1, cause=f"token=s3cr3t {n}") for n in range(300)]
         server.logs[KEY] = Log(lines)
         async with observing(server, tmp_path):
