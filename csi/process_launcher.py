@@ -32,7 +32,7 @@ from sidemount.model.names import client_place
 _AGAIN_FIRST_S = 0.1
 _AGAIN_MOST_S = 30.0
 _STEADY_S = 10.0
-_LEAVE_S = 5.0
+_LEAVE_S = 1.0  # its keeper has waited for its flush already
 _TERM_S = 2.0
 _KILL_S = 10.0
 _LOG_MAX_BYTES = 1 << 20

@@ -40,11 +40,12 @@ Observe = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class _Operation:
-    """What is being done at a target. `removes`: it ends in nothing being there."""
+    """What is being done at a target. `removes`: it ends in nothing being there; `is_own`: nobody has asked for it."""
 
     volume_id: str
     is_exclusive: bool
     removes: bool
+    is_own: bool
     task: "asyncio.Task[None]"
 
 
@@ -131,6 +132,9 @@ class Publications:
         """See that a volume is live at a target. Raises VolumeError; nothing is left then, unless it was there before."""
         await self._wait_ready()
         path = await asyncio.to_thread(self._roots.resolve, target)
+        under_way = self._under_way.get(path)
+        if under_way is not None and under_way.is_own:
+            await asyncio.wait({under_way.task})  # what it clears is in the way
         self._refuse_busy(path)
         known = self._records.get(path)
         if known is not None and known.stage is Stage.PUBLISHED:
@@ -298,7 +302,7 @@ class Publications:
             return
         remove_target = record.made or record.stage is not Stage.PUBLISHING
         tear_down = self._tear_down(record, remove_target=remove_target)
-        self._begin(record.path, record, tear_down, removes=True).add_done_callback(
+        self._begin(record.path, record, tear_down, removes=True, is_own=True).add_done_callback(
             lambda task: self._leftover_tried(record, task)
         )
 
@@ -368,10 +372,16 @@ class Publications:
         await asyncio.shield(self._begin(path, record, operation, removes=removes))
 
     def _begin(
-        self, path: str, record: Record, operation: Coroutine[Any, Any, None], *, removes: bool
+        self,
+        path: str,
+        record: Record,
+        operation: Coroutine[Any, Any, None],
+        *,
+        removes: bool,
+        is_own: bool = False,
     ) -> "asyncio.Task[None]":
         task = asyncio.get_running_loop().create_task(operation)
-        self._under_way[path] = _Operation(record.volume_id, record.mode.is_exclusive, removes, task)
+        self._under_way[path] = _Operation(record.volume_id, record.mode.is_exclusive, removes, is_own, task)
         self._tasks.add(task)
 
         def over(task: "asyncio.Task[None]") -> None:
@@ -391,6 +401,8 @@ class Publications:
         )
 
     async def _release(self, record: Record) -> None:
+        # Also what only an earlier plugin has kept: its daemon is told to flush by a keeper, or by nobody.
+        self._hold(record)
         try:
             await self._keeper.drop(record.name, _DROP_S)
         except TimeoutError:

@@ -239,7 +239,8 @@ class Plugin:
         return [line for line in lines if line["event"] == name]
 
     def end(self) -> None:
-        """Kill everything of this plugin, for a test that is over."""
+        """Kill everything of this plugin, for a test that is over; its log is shown if that has failed."""
+        print(self.log.read_text() if self.log.exists() else "never started")
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait(5)

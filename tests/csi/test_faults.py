@@ -6,7 +6,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -160,6 +160,7 @@ def test_a_publish_finds_a_dead_mount_and_heals_it_within_the_call(plugin: Plugi
     assert plugin.leftovers() == []
 
 
+@pytest.mark.slow
 def test_a_hung_daemon_is_told_as_abnormal_in_time_and_stops_no_other_call(plugin: Plugin) -> None:
     """S4-20, S0-21: within ten seconds; others are served meanwhile; unpublish works."""
     plugin.publish("a")
@@ -232,13 +233,7 @@ def dying(node: MountNode) -> Iterator[Plugin]:
 
 
 _POINTS = 24  # before and after each step of a publish, and before and after undoing each in an unpublish
-_SHORT = (
-    3,
-    9,
-    12,
-    17,
-    24,
-)  # after the record, while the daemon starts, when all is done, in the middle of the end, at its end
+_SHORT = (9, 18)  # while the daemon starts, and in the middle of the end
 
 
 def test_the_points_where_a_crash_may_happen_are_all_tried(dying: Plugin) -> None:
@@ -266,26 +261,16 @@ def test_a_crash_at_any_point_of_publish_and_unpublish(dying: Plugin, number: in
     dying.process.wait(10)
     dying.environment["DIES_AT"] = "0"
     dying.start("tests.csi.dying_plugin")
-    eventually(lambda: _succeeds(dying.publish), what="published after the crash", timeout_s=40)
+    dying.publish()
     (dying.seen() / "file").write_text("after")
     assert (dying.store() / "file").read_text() == "after"
-    eventually(lambda: _succeeds(dying.unpublish), what="unpublished after the crash", timeout_s=40)
+    dying.unpublish()
     assert dying.leftovers() == []
 
 
 def _publish_and_unpublish(plugin: Plugin) -> None:
     plugin.publish()
     plugin.unpublish()
-
-
-def _succeeds(call: Callable[[], None]) -> bool:
-    try:
-        call()
-    except Refused as refused:
-        if refused.code is StatusCode.ABORTED:  # what the crash has left is being cleared
-            return False
-        raise
-    return True
 
 
 def _serves(pid: int, plugin: Plugin, volume: str) -> bool:
