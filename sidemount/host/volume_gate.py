@@ -14,7 +14,7 @@ from typing import Protocol
 from sidemount.host import handover, wire
 from sidemount.host.foreign_descriptors import let_go
 from sidemount.host.handover import Hello, Message, Refusal, Refused
-from sidemount.host.logs import EventLog
+from sidemount.host.limited_log import LimitedLog
 from sidemount.host.loop import Loop, Timer
 from sidemount.host.pidfd import peer_pidfd
 from sidemount.model.errors import BadMessage
@@ -89,7 +89,7 @@ class GateKeeper(Protocol):
 class Gate:
     """Listens in the volume's directory."""
 
-    def __init__(self, loop: Loop, run_dir: str, uid: int, keeper: GateKeeper, log: EventLog) -> None:
+    def __init__(self, loop: Loop, run_dir: str, uid: int, keeper: GateKeeper, log: LimitedLog) -> None:
         """`uid` is the only user, besides ours for probes, whose processes are let in. Raises OSError."""
         self._loop = loop
         self._uid = uid

@@ -7,6 +7,7 @@ from sidemount.host.foreign_descriptors import let_go
 from sidemount.host.fuse_mount import MountPlan, open_connection
 from sidemount.host.handover import Message, Refusal
 from sidemount.host.jobs import Jobs, Outcome
+from sidemount.host.limited_log import LimitedLog
 from sidemount.host.logs import log
 from sidemount.host.loop import Timer
 from sidemount.host.pod_end import Witness
@@ -41,6 +42,7 @@ class VolumeKeeper:
     ) -> None:
         """`run_dir` is the volume's own, `source` what mountinfo shows. Raises OSError if its socket cannot be made."""
         spec = mount.spec
+        journal = log("keeper", volume=spec.volume)
         found = places.find() if spec.descriptor else None
         session, self._first = begin(
             found=found is not None,
@@ -53,7 +55,8 @@ class VolumeKeeper:
             places=places,
             around=around,
             jobs=Jobs(around.loop),
-            log=log("keeper", volume=spec.volume),
+            log=journal,
+            heard=LimitedLog(journal),
             post=self.handle,
             finished=finished,
             session=session,
@@ -66,7 +69,7 @@ class VolumeKeeper:
         self._upkeep = Upkeep(self.state)
         self._interruptions = Interruptions(self.state.log, session)
         self._reports = Reports(self.state, self._upkeep, self._interruptions)
-        self._gate = Gate(around.loop, run_dir, spec.uid, self, self.state.log)
+        self._gate = Gate(around.loop, run_dir, spec.uid, self, self.state.heard)
         self._probes = ProbeDesk(
             self.state.jobs,
             self._gate,
@@ -94,7 +97,7 @@ class VolumeKeeper:
         """Take an event; what follows from it is done before this returns, unless another event is being handled."""
         if fault:
             self.state.fault = fault
-            self.state.log.warning(event.value, fault=fault)
+            self.state.heard.warning(event.value, fault=fault)
         self._events.append((event, able))
         if self._is_handling:
             return

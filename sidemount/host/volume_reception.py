@@ -59,7 +59,7 @@ class Reception:
             heartbeat_ms=max(low, min(high, state.spec.hung_after_s * 1000 // _HEARTBEATS_PER_SILENCE)),
             kept=len(state.legacy),
         )
-        state.log.info("daemon_connected", pid=introduction.peer.pid, generation=serve.generation)
+        state.heard.info("daemon_connected", pid=introduction.peer.pid, generation=serve.generation)
         self._employ(introduction)
         device = None if state.connection is None else state.connection.device
         if not introduction.peer.send(serve, device) or not state.legacy.give(introduction.peer):
@@ -70,7 +70,7 @@ class Reception:
         state = self._state
         introduction = self._take()
         descriptor, hello = introduction.descriptor, introduction.hello
-        state.log.info("daemon_came_back", pid=introduction.peer.pid, generation=hello.generation)
+        state.heard.info("daemon_came_back", pid=introduction.peer.pid, generation=hello.generation)
         if descriptor is not None and state.connection is None:
             state.connection = FuseConnection(descriptor, -1, hello.init)
         elif descriptor is not None:
@@ -91,7 +91,7 @@ class Reception:
         refusal = (introduction.peer.pid, reason)
         if refusal != self._last_refusal:
             self._last_refusal = refusal
-            self._state.log.info(
+            self._state.heard.info(
                 "daemon_refused", pid=introduction.peer.pid, reason=reason.value, detail=detail
             )
         self._gate.refuse(introduction, reason, detail)

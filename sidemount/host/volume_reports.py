@@ -41,7 +41,7 @@ class Reports:
                 return
             case Keep() if descriptor is not None:
                 if not self._state.legacy.keep(message.key, descriptor):
-                    self._state.log.warning("descriptor_not_kept", key=message.key)
+                    self._state.heard.warning("descriptor_not_kept", key=message.key)
                 return
         if descriptor is not None:
             let_go(descriptor)
@@ -67,20 +67,20 @@ class Reports:
                 self._state.post(Event.CONDITION, able=False)
                 self._state.post(Event.GONE, fault=message.detail)
             case _:
-                self._state.log.warning("message_ignored", kind=type(message).__name__)
+                self._state.heard.warning("message_ignored", kind=type(message).__name__)
 
     def _on_successor(self, daemon: Daemon, message: Successor, pidfd: int) -> None:
         generation = message.generation
         if not is_pidfd(pidfd):  # to poll a file is to ask whoever serves it, who may be the sender
             let_go(pidfd)
-            self._state.log.warning("bad_successor", generation=generation)
+            self._state.heard.warning("bad_successor", generation=generation)
             return
         if generation < self._state.session.generation:
             os.close(pidfd)
-            self._state.log.warning("message_ignored", kind="Successor", generation=generation)
+            self._state.heard.warning("message_ignored", kind="Successor", generation=generation)
             return
         if generation > self._state.session.generation:
-            self._state.log.info("daemon_succeeded_itself", generation=generation)
+            self._state.heard.info("daemon_succeeded_itself", generation=generation)
             self._state.session = replace(self._state.session, generation=generation)
             self._interruptions.succeeded(self._state.session, daemon)
         daemon.succeed(generation, pidfd)
@@ -89,9 +89,9 @@ class Reports:
     def _on_condition(self, daemon: Daemon, message: Condition) -> None:
         legacy = self._state.legacy
         if message.abnormal and message.abnormal != legacy.abnormal:
-            self._state.log.warning("daemon_abnormal", what=message.abnormal)
+            self._state.heard.warning("daemon_abnormal", what=message.abnormal)
         elif legacy.abnormal and not message.abnormal:
-            self._state.log.info("daemon_recovered", was=legacy.abnormal)
+            self._state.heard.info("daemon_recovered", was=legacy.abnormal)
         legacy.state_id = message.state
         legacy.abnormal = message.abnormal
         legacy.is_served = message.serving
@@ -103,9 +103,9 @@ class Reports:
     def _on_bye(self, daemon: Daemon, bye: Bye) -> None:
         daemon.said_bye = True
         if bye.clean:
-            self._state.log.info("daemon_flushed")
+            self._state.heard.info("daemon_flushed")
         else:
-            self._state.log.error(
+            self._state.heard.error(
                 "flush_failed", consequence="data written last may not have reached the store"
             )
         if self._state.session.phase is Phase.FLUSHING:

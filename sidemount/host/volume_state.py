@@ -7,6 +7,7 @@ from typing import Protocol
 from sidemount.host.fuse_mount import FuseConnection
 from sidemount.host.fusectl import FuseControl
 from sidemount.host.jobs import Jobs
+from sidemount.host.limited_log import LimitedLog
 from sidemount.host.limits import Limits
 from sidemount.host.logs import EventLog
 from sidemount.host.loop import Loop
@@ -40,7 +41,7 @@ class Post(Protocol):
 class VolumeState:
     """One volume. `number` is the connection's in fusectl, None while unknown; `fault` the latest one, for probes.
 
-    `had_daemon`: one has served it under this keeper. `hung` says why the daemon's container has to be restarted, "" if it has not; `heard_at` is when a daemon was heard of last.
+    `heard` is the log for what others make us say, as often as they like. `had_daemon`: one has served it under this keeper. `hung` says why the daemon's container has to be restarted, "" if it has not; `heard_at` is when a daemon was heard of last.
     """
 
     spec: MountSpec
@@ -49,6 +50,7 @@ class VolumeState:
     around: Surroundings
     jobs: Jobs
     log: EventLog
+    heard: LimitedLog
     post: Post
     finished: Callable[[], None]
     session: Session

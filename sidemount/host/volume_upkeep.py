@@ -22,6 +22,7 @@ _FOUND_INSPECTION_S = 10.0
 DEAD_ERRNOS = frozenset({errnos.ENOTCONN, errnos.ECONNABORTED})
 SHORTAGES = frozenset({errnos.EMFILE, errnos.ENFILE, errnos.ENOMEM})  # ours: they say nothing of a mount
 _WITH_CONNECTION = (Phase.MOUNTING, Phase.WAITING, Phase.STARTING, Phase.ATTACHING, Phase.SERVING)
+_UNSYNCED = "what the kernel still holds is not waited for"
 _NOTHING = -1  # no mount's id
 _BEFORE_CLIENT = (Phase.MOUNTING, Phase.WAITING, Phase.STARTING)
 
@@ -265,13 +266,16 @@ class Upkeep:
         if self._root >= 0:
             return
         places = self._state.places
+        fault: HostFailure | None = None
         for open_root in (places.open_root, places.open_shown):
             try:
                 self._root = open_root()
                 break
-            except HostFailure:  # nothing is mounted: nothing to hold
-                continue
-        else:
+            except HostFailure as error:
+                fault = error
+        if self._root < 0:
+            if fault is not None and fault.errno != errnos.ENOENT:  # else nothing is mounted: nothing to hold
+                self._state.log.error("pin_failed", fault=str(fault), consequence=_UNSYNCED)
             return
         mount = mount_by_id(read_mount_table(), mount_id_of(self._root))
         self._root_number = mount.minor if mount is not None else None

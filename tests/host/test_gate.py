@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from sidemount.host import wire
+from sidemount.host.limited_log import LimitedLog
 from sidemount.host.logs import log
 from sidemount.host.loop import Loop
 from sidemount.host.volume_gate import Gate, Peer
@@ -68,7 +69,7 @@ def test_a_keeper_out_of_descriptors_neither_spins_nor_forgets_who_waits(
     loop: Loop, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     desk: Any = Desk()
-    gate = Gate(loop, str(tmp_path), os.geteuid(), desk, log("keeper"))
+    gate = Gate(loop, str(tmp_path), os.geteuid(), desk, LimitedLog(log("keeper")))
     guest = wire.dial(str(tmp_path), timeout_s=5)
     wire.send(guest, wire.Kind.PROBE)
     request.getfixturevalue("no_more_descriptors")
