@@ -34,6 +34,7 @@ def _granted(rules: list[Json]) -> set[tuple[str, str, str, str]]:
 
 
 def test_the_webhook_reads_exactly_the_kinds_that_it_follows() -> None:
+    """S2-14."""
     granted = {
         each
         for each in _granted(_rules("ClusterRole", "sidemount-webhook"))
@@ -139,6 +140,7 @@ def test_every_rule_says_why() -> None:
 
 @pytest.mark.parametrize("path", _ALL, ids=lambda path: path.parent.name)
 def test_no_right_reaches_other_people_s_secrets(path: object) -> None:
+    """S2-14."""
     for found, document in documents():
         if found == path and document["kind"] == "ClusterRole":
             assert all("secrets" not in rule["resources"] for rule in document["rules"])

@@ -1,9 +1,12 @@
 """LimitRanges and ResourceQuotas as facts: what is counted of them, and what is wrong with a manifest."""
 
+from contextlib import suppress
 from decimal import Decimal
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sidemount.model.errors import VolumeError
 from sidemount.model.limit_manifests import parse_limit_range, parse_quota
@@ -107,6 +110,30 @@ def test_a_broken_quota_is_told_by_its_path(spec: Any, why: str) -> None:
         quota(spec)
     assert why in str(caught.value)
     assert 'ResourceQuota "ml/compute"' in str(caught.value)
+
+
+ODD = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.sampled_from(["1", "1Gi", "-2", "x", "Container", "In"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["limits", "type", "max", "cpu", "hard", "scopes", "operator"]), inner, max_size=4
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(spec=ODD, status=ODD)
+def test_any_manifest_is_read_or_refused(spec: Any, status: Any) -> None:
+    manifest = {"spec": spec, "status": status}
+    for parse in (parse_limit_range, parse_quota):
+        with suppress(VolumeError):
+            parse(manifest, "ml", "x")
 
 
 def test_a_broken_limit_range_is_told_with_every_fault() -> None:

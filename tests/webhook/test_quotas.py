@@ -79,6 +79,22 @@ def test_a_quota_counts_the_pods_of_its_scopes(
     assert found.outcome.allowed is not is_refused
 
 
+def test_what_scopes_depend_on_is_part_of_what_is_kept() -> None:
+    """Decisions are kept by shape: a pod with another priority must not get the answer of one without."""
+    facts = facts_with(
+        quota({"cpu": "1m"}, scopes=["PriorityClass"]),
+        quota({"cpu": "1m"}, name="jobs", scopes=["Terminating"]),
+    )
+    pods = (
+        pod_with(),
+        pod_with(priorityClassName="high"),
+        pod_with(activeDeadlineSeconds=5),
+        pod_with(overhead={"cpu": "1"}),
+    )
+    for _ in range(2):
+        assert [mutated(each, facts=facts).outcome.allowed for each in pods] == [True, False, False, True]
+
+
 def test_a_quota_that_is_used_up_is_told_and_left_to_the_api_server() -> None:
     facts = facts_with(
         quota({"limits.cpu": "10", "limits.memory": "10Gi"}, {"limits.cpu": "8", "limits.memory": "0"})

@@ -309,6 +309,7 @@ async def test_a_flood_of_refusals_is_no_flood_of_reads(tmp_path: Path) -> None:
 
 @pytest.mark.asyncio
 async def test_what_cannot_be_learned_is_no_refusal_for_good(tmp_path: Path) -> None:
+    """S2-14: and never a silent consent."""
     async with served(tmp_path) as webhook:
         await freeze(webhook.server)
         await webhook.server.put(namespace("new"))

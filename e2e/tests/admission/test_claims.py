@@ -6,6 +6,14 @@ import pytest
 
 from e2e.cluster.kubectl import Json
 from e2e.tests.admission.admitting import Admitting, claim, claiming, ours, pod, until_refused, volume
+from tests.manifests.class_cases import manifest
+
+_CLASS: Json = {
+    "deliveries": ["sidecar"],
+    "sources": ["dir:///srv/**"],
+    "namespaces": {},
+    "filesystem": "directory",
+}
 
 
 @pytest.fixture
@@ -29,12 +37,12 @@ def test_S3_12_a_claim_of_ours_is_delivered_without_an_annotation(admitting: Adm
     assert mount["spec"]["filesystem"] == "directory"
 
 
-def _left(admitting: Admitting, manifest: Json) -> None:
+def _left(admitting: Admitting, asked: Json) -> None:
     """Check that a pod is let in and nothing of it is changed."""
-    found, _ = admitting.create(manifest)
+    found, _ = admitting.create(asked)
     assert ours(found) == []
     kept = {key: value for key, value in found["spec"]["volumes"][0].items() if key != "name"}
-    wanted = {key: value for key, value in manifest["spec"]["volumes"][0].items() if key != "name"}
+    wanted = {key: value for key, value in asked["spec"]["volumes"][0].items() if key != "name"}
     assert kept == wanted
     assert "sidemount.io/status" not in found["metadata"].get("annotations", {})
 
@@ -117,11 +125,14 @@ def test_who_asks_for_a_claim_by_name_is_told_why_not(
 
 
 def test_what_was_made_a_moment_ago_is_known(admitting: Admitting, unique: str) -> None:
-    """Namespace, volume and claim, and in the next call the pod: a read before any refusal."""
+    """Namespace, class, volume and claim, and in the next call the pod: a read before any refusal."""
     for number in range(5):
         name = f"{unique}-{number}"[-60:].strip("-")
         admitting.namespace(name)
-        admitting.api.create(volume(name, (name, "data")))
+        admitting.api.create(manifest(_CLASS, name))
+        attributes = {"class": name, "source": f"dir:///srv/{name}"}
+        admitting.api.create(volume(name, (name, "data"), attributes=attributes))
         admitting.api.create(claim(name, volume_name=name))
         found, _ = admitting.create(claiming("reader", name))
         assert ours(found) == ["sidemount-keeper", "sidemount-train"]
+        admitting.api.delete("fdc", name)
