@@ -174,26 +174,33 @@ def test_the_overlay_of_the_page_on_installation_works(server: Kubectl, tmp_path
     (own := tmp_path / "own").mkdir()
     overlay["resources"] = ["../manifests/overlays/default"]
     (own / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
-    (deployment,) = (each for each in render(server, own) if each["kind"] == "Deployment")
-    spec = deployment["spec"]["template"]["spec"]
+    deployments = {
+        each["metadata"]["name"]: each for each in render(server, own) if each["kind"] == "Deployment"
+    }
+    (observer,) = deployments["observer"]["spec"]["template"]["spec"]["containers"]
+    spec = deployments["webhook"]["spec"]["template"]["spec"]
     images = [each["image"] for each in (*spec["initContainers"], *spec["containers"])]
     assert {image.rpartition(":")[0] for image in images} == {"registry.example/sidemount"}
-    assert [each["value"] for each in spec["containers"][0]["env"]] == images[1:]
+    assert [each["value"] for each in spec["containers"][0]["env"]] == images[1:] == [observer["image"]]
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_the_webhook_s_own_pod_passes_the_strictest_pod_security(server: Kubectl, overlay: str) -> None:
+def test_pods_of_our_own_pass_the_strictest_pod_security(server: Kubectl, overlay: str) -> None:
     objects = render(server, MANIFESTS / "overlays" / overlay)
-    (deployment,) = (each for each in objects if each["kind"] == "Deployment")
-    template = deployment["spec"]["template"]
-    pod = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {**template["metadata"], "name": "own", "namespace": OWN_NAMESPACE},
-        "spec": template["spec"],
+    templates = {
+        each["metadata"]["name"]: each["spec"]["template"] for each in objects if each["kind"] == "Deployment"
     }
-    answers = try_all(server, [pod])
-    assert answers.accepted == {"own"}, answers.refusals
+    pods = [
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {**template["metadata"], "name": name, "namespace": OWN_NAMESPACE},
+            "spec": template["spec"],
+        }
+        for name, template in templates.items()
+    ]
+    answers = try_all(server, pods)
+    assert answers.accepted == {"webhook", "observer"}, answers.refusals
 
 
 def test_classes_are_refused_by_their_type_as_far_as_it_can_say(server: Kubectl) -> None:
