@@ -74,6 +74,7 @@ class Watchtower:
         self._election = election
         self._wall_ms = wall_ms
         self._since: Since | None = None
+        self._deaths: dict[str, dict[str, int]] = {}  # by pod and container, the last that was told
         self.store = ObservedStore(clock, self._seen)
         self._tally = Tally(lambda name: name in self.store.classes)
         self._events = EventWriting(cluster, limits, instance=instance, leads=self._leads, clock=clock)
@@ -105,7 +106,7 @@ class Watchtower:
         self._since = found
         _log.info("term_begins", told_since_ms=found.told_ms, counted_since_ms=found.counted_ms)
         for pod in list(self.store.pods.values()):
-            self._tell([injected(pod), *deaths(pod)])
+            self._tell([injected(pod), *self._fresh_deaths(pod)])
         async with asyncio.TaskGroup() as group:
             group.create_task(self._reading.run())
             group.create_task(self._events.run())
@@ -121,11 +122,22 @@ class Watchtower:
         if not isinstance(before, PodView | None) or not isinstance(now, PodView | None):
             return
         self._reading.follow(before, now)
+        is_new = before is None or now is None or before.uid != now.uid
+        if before is not None and is_new:
+            self._deaths.pop(before.uid, None)
         if now is None or self._since is None or not self._leads():
             return
-        is_new = before is None or before.uid != now.uid
-        known = frozenset() if is_new or before is None else frozenset(deaths(before))
-        self._tell([*((injected(now),) if is_new else ()), *(d for d in deaths(now) if d not in known)])
+        self._tell([*((injected(now),) if is_new else ()), *self._fresh_deaths(now)])
+
+    def _fresh_deaths(self, pod: PodView) -> list[Occurrence]:
+        """Return the deaths that this process has not told yet, in this term or an earlier one."""
+        found = [death for death in deaths(pod) if death.at_ms > self._told_until(death)]
+        for death in found:
+            self._deaths.setdefault(death.uid, {})[death.container] = death.at_ms
+        return found
+
+    def _told_until(self, death: Occurrence) -> int:
+        return self._deaths.get(death.uid, {}).get(death.container, -1)
 
     def _read(self, pod: PodView, events: list[KeeperEvent]) -> None:
         """Take what a keeper's log told."""

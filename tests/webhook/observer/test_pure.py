@@ -1,5 +1,6 @@
 """What the observer computes: views of pods and classes, news, Events, whose turn it is."""
 
+import asyncio
 import json
 from dataclasses import replace
 from typing import Any
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from sidemount.model.errors import InvalidRequest
 from sidemount.model.keeper_log import parse_line
 from sidemount.model.names import subdomain_fault
-from tests.webhook.observer.observed import driver_class, line, pod, status_of, view
+from tests.webhook.observer.observed import driver_class, line, pod, status_of, view, watchtower
 from webhook.observer.class_view import read_class, render_status, wanted_status
 from webhook.observer.event_desk import DeskLimits, EventDesk
 from webhook.observer.event_record import (
@@ -272,6 +273,25 @@ def test_an_event_is_about_one_reason_at_one_volume_of_one_pod() -> None:
 )
 def test_what_is_news_depends_on_who_led_before(predecessor_ms: int | None, expected: Since) -> None:
     assert since(predecessor_ms, 0) == expected
+
+
+@pytest.mark.asyncio
+async def test_a_term_that_begins_again_counts_no_death_twice() -> None:
+    """The API server was away for a while, and nobody else has led meanwhile."""
+    killed = status_of("sidemount-train", number=1, killed="1970-01-01T00:00:01Z")
+    tower = watchtower(pod("p", status_of("sidemount-keeper"), killed))
+    for _ in range(2):
+        term = asyncio.create_task(tower.term())
+        await asyncio.sleep(0)
+        term.cancel()
+        await asyncio.gather(term, return_exceptions=True)
+    counted = {
+        sample.name: sample.value
+        for family in tower.collect()
+        for sample in family.samples
+        if family.name == "sidemount_oom_kills"
+    }
+    assert counted == {"sidemount_oom_kills_total": 1}
 
 
 # Turns -----------------------------------------------------------------------------------------------
