@@ -69,12 +69,13 @@ CONTROL = GoModule(
 )
 RUNTIME = GoModule("runtime", "containerd", "-s -w", "2 minutes")
 MODULES = (CONTROL, RUNTIME)
+SANITY = GoModule("sanity", "csi-sanity", "-s -w", "2 minutes")  # of no cluster's, but built in the same way
 
 
-def go_programs(build: Path, progress: Progress) -> dict[str, Path]:
-    """Return every program by its name, building what is missing. Raises MachineLacks, ClusterFault."""
+def go_programs(build: Path, progress: Progress, modules: tuple[GoModule, ...] = MODULES) -> dict[str, Path]:
+    """Return every program of the modules by its name, building what is missing. Raises MachineLacks, ClusterFault."""
     found: dict[str, Path] = {}
-    for module in MODULES:
+    for module in modules:
         target = build / "tools" / f"{module.name}-{module.digest()}"
         if not target.is_dir():
             with _alone(build):
