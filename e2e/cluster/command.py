@@ -15,7 +15,7 @@ from typing import Any
 
 from e2e.cluster.bring_up import bring_up, prepare
 from e2e.cluster.errors import ClusterFault, MachineLacks
-from e2e.cluster.more_nodes import join, power_off, power_on
+from e2e.cluster.more_nodes import join, leave, power_off, power_on
 from e2e.cluster.namespaces import entering
 from e2e.cluster.places import BUILD, known_clusters, places_of
 from e2e.cluster.progress import Progress
@@ -93,10 +93,16 @@ def _join(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _leave(arguments: argparse.Namespace) -> int:
+    cluster = RunningCluster(places_of(arguments.name))
+    leave(cluster, cluster.node(arguments.node))
+    return 0
+
+
 def _reboot(arguments: argparse.Namespace) -> int:
     cluster = RunningCluster(places_of(arguments.name))
     node = cluster.node(arguments.node or cluster.name)
-    power_off(cluster, node)
+    power_off(node)
     power_on(cluster, node)
     return 0
 
@@ -235,6 +241,9 @@ def _parser() -> argparse.ArgumentParser:
     up.set_defaults(run=_up)
     joining = commands.add_parser("join", parents=[named, formed], help="have one more node join")
     joining.set_defaults(run=_join)
+    leaving = commands.add_parser("leave", parents=[named], help="end a node that has joined, and forget it")
+    leaving.add_argument("--node", required=True, help="the node")
+    leaving.set_defaults(run=_leave)
     reboot = commands.add_parser(
         "reboot", parents=[named, placed], help="end a node at once and start it again"
     )

@@ -1,5 +1,6 @@
-"""Nodes that join a running cluster, and the power switch of any node."""
+"""Nodes that join a running cluster and leave it, and the power switch of any node."""
 
+import shutil
 from pathlib import Path
 
 from e2e.cluster.bring_up import (
@@ -50,14 +51,30 @@ def join(cluster: RunningCluster, progress: Progress, build: Path = BUILD) -> Ru
             joined.start(component)
         wait_ready(joined, "kubelet", lambda: node_is_ready(cluster, joined.name), NODE_S)
     except BaseException:
-        power_off(cluster, joined)
+        power_off(joined)
         joined.node_places.spec.unlink()
         raise
     progress(f"{joined.name} is ready")
     return joined
 
 
-def power_off(cluster: RunningCluster, node: RunningNode) -> None:
+def leave(cluster: RunningCluster, node: RunningNode) -> None:
+    """End a node that has joined, with all that is on it, and have the cluster forget it and its pods. Raises ClusterFault."""
+    own = node.node_places.own
+    if own is None:
+        raise ClusterFault(
+            f"{node.name} cannot leave: it has the control plane", hint="end the cluster: down"
+        )
+    power_off(node)
+    api = cluster.kubectl()
+    api.delete("node", node.name)
+    there = f"--field-selector=spec.nodeName={node.name}"
+    api.run("delete", "pods", "--all-namespaces", there, "--force", "--grace-period=0", "--wait=false")
+    shutil.rmtree(own, ignore_errors=True)
+    node.node_places.spec.unlink(missing_ok=True)
+
+
+def power_off(node: RunningNode) -> None:
     """End a node at once, as a loss of power would; what is on its disk stays. Raises ClusterFault if it does not end."""
     kill_first_process(node.node_places)
     if not wait_for(lambda: not node.runs(), _END_S):

@@ -5,7 +5,7 @@ import sys
 from collections import Counter
 from dataclasses import dataclass
 
-from e2e.cluster.running import RunningCluster
+from e2e.cluster.running_node import RunningNode
 
 # Run on the node, where only its own processes are seen. What came in from outside has a parent outside: number 0.
 _LOOK = """
@@ -50,10 +50,10 @@ class NodeState:
         ]
 
 
-def look_at_node(cluster: RunningCluster) -> NodeState:
+def look_at_node(node: RunningNode) -> NodeState:
     """Return what there is on the node now."""
-    script = _LOOK.replace("CGROUP", f"sidemount-cluster-{cluster.places.name}-0")
-    found = json.loads(cluster.on_node(sys.executable, "-S", "-c", script))
+    script = _LOOK.replace("CGROUP", node.cgroup)
+    found = json.loads(node.on_node(sys.executable, "-S", "-c", script))
     # Not what has ended: kubelet collects dead containers once a minute, and they hold nothing.
-    found["containers"] = cluster.ctr("tasks", "ls", "-q").split()
+    found["containers"] = node.ctr("tasks", "ls", "-q").split()
     return NodeState({kind: Counter(names) for kind, names in found.items()})
