@@ -2,6 +2,8 @@
 
 import json
 import re
+import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import yaml
 from e2e.cluster.bring_up import bring_up
 from e2e.cluster.errors import MachineLacks
 from e2e.cluster.kubectl import Kubectl, KubectlFailed
+from e2e.cluster.namespaces import entering_network
 from e2e.cluster.places import SOURCE, places_of
 from e2e.cluster.progress import Progress
 from e2e.cluster.running import RunningCluster, take_down
@@ -110,6 +113,61 @@ def test_what_is_known_stays_while_the_api_server_is_away(cluster: RunningCluste
     live = re.compile(r"^sidemount_webhook_facts_kind_live\{.*\} 1\.0$", re.MULTILINE)
     assert wait_for(lambda: len(live.findall(webhook.call("/metrics")[1])) == len(KINDS), _WAIT_S), (
         "not every kind is followed again"
+    )
+
+
+def _etcd(cluster: RunningCluster, call: str, asked: dict[str, Any]) -> dict[str, Any]:
+    argv = (*entering_network(cluster.pid), "curl", "-sS", "-m", "30", "-d", json.dumps(asked))
+    done = subprocess.run(
+        [*argv, f"http://127.0.0.1:2379/v3/kv/{call}"], capture_output=True, text=True, timeout=60, check=True
+    )
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def _lists(webhook: _Webhook, kind: str) -> float:
+    found = re.search(
+        rf'^sidemount_webhook_facts_kind_lists_total{{kind="{kind}"}} (.*)$',
+        webhook.call("/metrics")[1],
+        re.MULTILINE,
+    )
+    assert found is not None
+    return float(found[1])
+
+
+def test_history_that_is_gone_leads_to_a_new_list(cluster: RunningCluster, webhook: _Webhook) -> None:
+    """410: what happened meanwhile is in no watch any more, a class that was deleted least of all."""
+    api = cluster.kubectl()
+    _open(cluster, "known")
+    passing = yaml.safe_load((SOURCE / "manifests/classes/directory.yaml").read_text())
+    passing["metadata"]["name"] = "passing"
+    api.apply(passing)
+    assert wait_for(lambda: "FuseDriverClass passing" in _known_classes(webhook), _WAIT_S)
+    before = _lists(webhook, "FuseDriverClass")
+    webhook.signal(signal.SIGSTOP)
+    try:
+        api.delete("fdc", "passing")
+        _open(cluster, "meanwhile")
+        revision = _etcd(cluster, "range", {"key": "AA=="})["header"]["revision"]
+        _etcd(cluster, "compaction", {"revision": revision, "physical": True})
+        cluster.stop("kube-apiserver")
+        cluster.start("kube-apiserver")
+        assert wait_for(lambda: _is_back(cluster), _WAIT_S), "the API server is not back"
+    finally:
+        webhook.signal(signal.SIGCONT)
+    assert wait_for(lambda: _lists(webhook, "FuseDriverClass") > before, _WAIT_S), webhook.told()
+    assert 'kind_errors_total{kind="FuseDriverClass",trouble="expired"}' in webhook.call("/metrics")[1]
+    assert wait_for(lambda: "FuseDriverClass passing" not in _known_classes(webhook), _WAIT_S)
+    assert webhook.admit("meanwhile")["allowed"]
+
+
+def _known_classes(webhook: _Webhook) -> str:
+    """Return what a pod is told that names a class which nobody has: the names of those that are there."""
+    asking = pod_with({"volume.sidemount.io/train": "dir:///srv/x?class=nobody-s"})
+    text = webhook.call("/mutate?timeout=20s", review(asking, "known"))[1]
+    message: str = json.loads(text)["response"]["status"]["message"]
+    return " ".join(
+        f"FuseDriverClass {name}" for name in re.findall(r"[a-z-]+", message.rpartition("known:")[2])
     )
 
 

@@ -39,7 +39,8 @@ def test_S2_09_a_reference_to_a_volume_that_the_pod_does_not_declare_is_refused(
     assert 'declares no volume "train" in spec.volumes' in refused.message
 
 
-def test_S2_01_S2_07_two_mounts_of_one_volume_are_two_views_of_it() -> None:
+def test_S2_01_S2_07_S2_21_two_mounts_of_one_volume_are_two_views_of_it() -> None:
+    """What a sub-path means on the volume is for the keeper to find: here it is text."""
     mounts = (
         {"name": "train", "mountPath": "/own", "subPath": "a"},
         {"name": "train", "mountPath": "/shared", "subPath": "mirrors", "readOnly": True},

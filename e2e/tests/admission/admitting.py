@@ -68,6 +68,11 @@ class WebhookProcess:
         process.kill()
         process.wait()
 
+    def signal(self, number: int) -> None:
+        """Send it a signal."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
     def call(self, path: str, body: bytes = b"") -> tuple[int, str]:
         """Return status and text of an answer; status 0 when there is none."""
         asked = self._directory / "asked"
