@@ -8,6 +8,7 @@ from sidemount.host.disposable import Child, Reporter, start_child
 from sidemount.host.loop import Loop, Timer
 
 Message = dict[str, Any]
+CHILDREN_MAX = 12  # of three megabytes each, within the 64 of a keeper's container
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,18 +101,52 @@ class Job:
             self._work.on_end(outcome)
 
 
+class Room:
+    """How many children all volumes of a keeper have together: each takes memory, of which a keeper has little."""
+
+    def __init__(self, most: int = CHILDREN_MAX) -> None:
+        self._most = most
+        self._all: list[Jobs] = []
+
+    def enter(self, jobs: "Jobs") -> None:
+        """Count a volume's children from now on."""
+        self._all.append(jobs)
+
+    def is_there(self, jobs: "Jobs") -> bool:
+        """Tell whether a volume may have one more child. In the second half of the room each has one at most: who hangs leaves the rest to others."""
+        half = self._most // 2
+        if self._count() < half:
+            return True
+        for other in self._all:
+            other.reap()
+        count = self._count()
+        return count < half or (count < self._most and jobs.children == 0)
+
+    def _count(self) -> int:
+        return sum(jobs.children for jobs in self._all)
+
+
 @dataclass(slots=True)
 class Jobs:
     """One volume's children: at most one of a kind, even of those that were given up and have not ended yet."""
 
     loop: Loop
+    room: Room = field(default_factory=Room)
     _running: dict[str, Job] = field(default_factory=dict)
     _discarded: dict[str, Child] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.room.enter(self)
+
+    @property
+    def children(self) -> int:
+        """How many there are."""
+        return len(self._discarded) + sum(not job.is_over for job in self._running.values())
+
     def start(self, kind: str, work: Work) -> Job | None:
-        """Start a job; None if one of this kind is running or stuck, or no process can be made."""
+        """Start a job; None if one of this kind is running or stuck, there is no room, or no process can be made."""
         self.reap()
-        if self.is_busy(kind):
+        if self.is_busy(kind) or not self.room.is_there(self):
             work.clean_up()
             return None
         try:

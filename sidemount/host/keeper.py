@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from sidemount.host import process_attributes, syscalls
 from sidemount.host.disposable import start_child
 from sidemount.host.fusectl import FuseControl
+from sidemount.host.jobs import Room
 from sidemount.host.limits import Limits
 from sidemount.host.logs import EventLog, log
 from sidemount.host.loop import Loop, Timer
@@ -123,6 +124,7 @@ class Keeper:
             loop=loop,
             limits=settings.limits,
             control=self._control,
+            room=Room(),
             staging=f"{run_dir}/{_STAGING_DIR}",
         )
         self._volumes: list[VolumeKeeper] = []

@@ -54,7 +54,7 @@ class VolumeKeeper:
             source=source,
             places=places,
             around=around,
-            jobs=Jobs(around.loop),
+            jobs=Jobs(around.loop, around.room),
             log=journal,
             heard=LimitedLog(journal),
             post=self.handle,

@@ -12,6 +12,8 @@ READY = "ready"
 ALIVE = "alive"
 _KIND = "probe"
 _ASKING_MAX = 64
+_HANGS = "the volume hangs: an earlier look into it has not ended"
+_NO_ROOM = "it cannot be looked at now: too many volumes are"
 
 
 class ProbeDesk:
@@ -53,7 +55,7 @@ class ProbeDesk:
         self._asking.append(peer)
         work = Work(run=check_work(self._places.all_paths), on_end=self._checked, deadline_s=self._deadline_s)
         if not self._jobs.is_running(_KIND) and self._jobs.start(_KIND, work) is None:
-            self.answer_all(not_ready("the volume hangs: an earlier look into it has not ended"))
+            self.answer_all(not_ready(_HANGS if self._jobs.is_busy(_KIND) else _NO_ROOM))
 
     def refuse(self, peer: Peer, reason: str) -> None:
         """Answer that the volume is not ready."""

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from sidemount.host.fuse_mount import FuseConnection
 from sidemount.host.fusectl import FuseControl
-from sidemount.host.jobs import Jobs
+from sidemount.host.jobs import Jobs, Room
 from sidemount.host.limited_log import LimitedLog
 from sidemount.host.limits import Limits
 from sidemount.host.logs import EventLog
@@ -21,11 +21,12 @@ from sidemount.model.mountspec import MountSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """Shared by all volumes. `staging` is a directory for kernels before 5.2; `control` None if the kernel gives none."""
+    """Shared by all volumes. `room` is for their children. `staging` is a directory for kernels before 5.2; `control` None if the kernel gives none."""
 
     loop: Loop
     limits: Limits
     control: FuseControl | None
+    room: Room
     staging: str
 
 

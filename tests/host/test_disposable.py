@@ -5,12 +5,13 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from sidemount.host.disposable import Child, Reporter, start_child
-from sidemount.host.jobs import Job, Jobs, Message, Outcome, Work
+from sidemount.host.jobs import Job, Jobs, Message, Outcome, Room, Work
 from sidemount.host.loop import Loop
 from sidemount.model.errors import HostFailure
 from tests.host.mount_node import eventually
@@ -212,6 +213,35 @@ def test_only_one_child_of_a_kind_is_ever_there(loop: Loop) -> None:
     assert eventually(lambda: is_free(jobs))
     assert jobs.start("look", work(hang, ends, loop.stop)) is not None
     jobs.cancel("look")
+
+
+def is_empty(jobs: Jobs) -> bool:
+    """Tell whether all children have ended."""
+    jobs.reap()
+    return jobs.children == 0
+
+
+def test_volumes_share_the_room_for_their_children_and_who_hangs_leaves_some(loop: Loop) -> None:
+    """Each takes a few megabytes, and a pod may have sixty-four volumes: all at once would end the keeper for its memory."""
+    room = Room(4)
+    volumes = [Jobs(loop, room) for _ in range(4)]
+
+    def may(volume: int, kind: str) -> bool:
+        return volumes[volume].start(kind, work(hang, [], loop.stop)) is not None
+
+    assert (may(0, "show"), may(0, "probe")) == (True, True)
+    assert not may(0, "inspect"), "half of the room is its to fill, no more"
+    assert may(1, "show")
+    assert not may(1, "probe")
+    assert may(2, "show")
+    assert not may(3, "show"), "there is no room for more than four"
+    volumes[0].cancel("probe")
+    assert eventually(lambda: may(3, "show"))
+    for volume in volumes:
+        for kind in ("show", "probe"):
+            volume.cancel(kind)
+    for volume in volumes:
+        assert eventually(partial(is_empty, volume))
 
 
 def test_a_child_that_is_killed_is_a_fault_not_an_end(loop: Loop) -> None:
