@@ -25,7 +25,12 @@ def look_at_machine(cgroup: str, marker: str) -> MachineState:
             line for line in Path("/proc/self/mountinfo").read_text().splitlines() if marker in line
         ),
         namespaces=frozenset(_namespaces()),
-        cgroups=frozenset(at for at, *_ in os.walk("/sys/fs/cgroup") if cgroup in at or "kubepods" in at),
+        cgroups=frozenset(
+            at
+            for at, *_ in os.walk("/sys/fs/cgroup")
+            # Those of other clusters come and go.
+            if cgroup in at or ("kubepods" in at and "/sidemount-cluster-" not in at)
+        ),
         devices=frozenset(os.listdir("/sys/class/net")),
         settings=tuple(Path(f"/proc/sys/{name}").read_text().strip() for name in _SETTINGS),
     )

@@ -12,6 +12,7 @@ import pytest
 
 from e2e.cluster.bring_up import bring_up
 from e2e.cluster.kubectl import Kubectl
+from e2e.cluster.more_nodes import join
 from e2e.cluster.namespaces import first_processes_of, pid_namespace
 from e2e.cluster.places import SOURCE, ClusterPlaces, places_of
 from e2e.cluster.progress import Progress
@@ -37,7 +38,8 @@ def places() -> Iterator[ClusterPlaces]:
 
 def _look() -> MachineState:
     topology = Topology(_NAME)
-    return look_at_machine(topology.cgroup_of(topology.nodes[0]), _NAME)
+    of_all_nodes = topology.cgroup_of(topology.nodes[0]).removesuffix("0")
+    return look_at_machine(of_all_nodes, _NAME)
 
 
 def _busy_cluster(places: ClusterPlaces) -> RunningCluster:
@@ -59,15 +61,17 @@ def _busy_cluster(places: ClusterPlaces) -> RunningCluster:
 def test_a_cluster_that_is_taken_down_leaves_nothing(cluster: RunningCluster, places: ClusterPlaces) -> None:
     before = _look()
     other = _busy_cluster(places)
-    namespace = other.description.pid_namespace
+    second = join(other, Progress())
+    namespaces = [pid_namespace(node.pid) for node in (other, second)]
     assert _look().cgroups - before.cgroups
+    assert "node-1" in other.on_node("ip", "-o", "link")
     assert take_down(places)
     after = _look()
     assert after.mounts == before.mounts
     assert after.cgroups == before.cgroups
     assert after.devices == before.devices
     assert after.settings == before.settings
-    assert f"pid:[{namespace}]" not in after.namespaces
+    assert not {f"pid:[{namespace}]" for namespace in namespaces} & after.namespaces
     assert sorted(path.name for path in places.directory.iterdir()) == ["lock", "logs"]
     assert cluster.kubectl().run("get", "--raw=/readyz") == "ok", "the cluster beside it runs on"
 
