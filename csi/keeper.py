@@ -18,7 +18,7 @@ from csi import keeper_words as words
 from csi.kept_volume import KeptVolume, Status
 from sidemount.host import process_attributes
 from sidemount.host.fusectl import FuseControl
-from sidemount.host.jobs import Outcome
+from sidemount.host.jobs import Outcome, Room
 from sidemount.host.limits import Limits
 from sidemount.host.logs import EventLog, log
 from sidemount.host.loop import Loop
@@ -34,6 +34,7 @@ LOCK_FILE = "keeper.lock"
 _STAGING_DIR = ".staging"
 _LOCK_WAIT_S = 10.0
 _TELL_S = 1.0
+_CHILDREN_MAX = 256  # a node has more volumes than a pod
 _OOM_SCORE = "-999"  # -1000 would make a limit of the whole pod a hang
 
 
@@ -77,6 +78,7 @@ class NodeKeeper:
             loop=loop,
             limits=Limits(),
             control=_open_control(journal),
+            room=Room(_CHILDREN_MAX),
             staging=f"{state_dir}/{_STAGING_DIR}",
         )
 

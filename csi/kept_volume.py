@@ -111,6 +111,7 @@ class KeptVolume(VolumeKeeper):
         for asker in askers:
             asker(Outcome(fault="the volume is unpublished", errno=errno.ENOENT), None)
         super().close()
+        self.state.around.room.leave(self.state.jobs)
 
 
 def statistics_work(root: int, volume: str) -> Callable[[Reporter], None]:

@@ -17,7 +17,7 @@ from csi.faults import NotFound, TooLate, WrongState
 from csi.keeper_link import Answer, KeeperLink, Kept, VolumeStatus
 from csi.launcher import Ended, Launcher
 from csi.publish_plan import PublishPlan, Step
-from csi.records import Record, RecordStore, Stage
+from csi.records import Record, RecordStore, Stage, target_name
 from csi.targets import Targets
 from sidemount.host.logs import log
 from sidemount.host.session import Phase
@@ -72,6 +72,7 @@ class Publications:
         self._log = log("csi.publications")
         self._records: dict[str, Record] = {}  # by resolved path
         self._under_way: dict[str, _Operation] = {}  # by resolved path
+        self._given_up: set[str] = set()  # paths whose publish nobody needs any more
         self._tasks: set[asyncio.Task[None]] = set()
         self._events: dict[str, asyncio.Event] = {}
         self._is_ready = asyncio.Event()
@@ -231,6 +232,10 @@ class Publications:
                 event.clear()
                 status = self._keeper.status(record.name)
                 ended = self._launcher.ended(record)
+                if record.path in self._given_up:
+                    raise OperationPending(
+                        f"volume {shown(record.volume_id)}: given up, for it is being unpublished"
+                    )
                 if is_new and ended is not None:
                     raise _start_failure(record, ended)
                 if is_new and status.phase == Phase.DETACHED.value and status.fault:
@@ -249,6 +254,7 @@ class Publications:
     async def unpublish(self, volume_id: str, target: str) -> None:
         """See that nothing of a volume is left at a target. Fine if nothing is there. Raises VolumeError."""
         await self._wait_ready()
+        await self._give_up_publish(volume_id, target)
         record = await self._find(target)
         if record is None:
             await self._remove_unknown(target)
@@ -266,6 +272,21 @@ class Publications:
             await self._run(record.path, record, self._tear_down(record, remove_target=True), removes=True)
         self._log.info("unpublished", volume=volume_id, target=target)
 
+    async def _give_up_publish(self, volume_id: str, target: str) -> None:
+        """End a publish that still waits: whoever unpublishes does not want it, and must not wait for its time to be up."""
+        path = await self._path_of(target)
+        under_way = None if path is None else self._under_way.get(path)
+        if path is None or under_way is None or under_way.removes or under_way.volume_id != volume_id:
+            return
+        self._given_up.add(path)
+        try:
+            event = self._events.get(target_name(path))
+            if event is not None:
+                event.set()
+            await asyncio.wait({under_way.task})
+        finally:
+            self._given_up.discard(path)
+
     async def _tear_down(self, record: Record, *, remove_target: bool) -> None:
         """Take everything away. The record says so from the beginning, so that nothing can bring it back."""
         record = await self._remember(record.at(Stage.REMOVING))
@@ -276,11 +297,8 @@ class Publications:
 
     async def _remove_unknown(self, target: str) -> None:
         """Take away what a lost state has left. Whatever is not ours stays."""
-        if self._roots.root_of(target) is None:
-            return
-        try:
-            path = await asyncio.to_thread(self._roots.resolve, target)
-        except VolumeError:
+        path = await self._path_of(target)
+        if path is None:
             return
         self._refuse_busy(path)
         foreign = await asyncio.to_thread(targets.foreign_mount, path)
@@ -329,13 +347,18 @@ class Publications:
         return status, await self._keeper.check(record.name)
 
     async def _find(self, target: str) -> Record | None:
+        path = await self._path_of(target)
+        return None if path is None else self._records.get(path)
+
+    async def _path_of(self, target: str) -> str | None:
+        """Return where a target really is: as its record says, for its parents may be gone since; None if nowhere."""
         for record in self._records.values():
             if target in (record.target, record.path):
-                return record
+                return record.path
         if self._roots.root_of(target) is None:
             return None
         try:
-            return self._records.get(await asyncio.to_thread(self._roots.resolve, target))
+            return await asyncio.to_thread(self._roots.resolve, target)
         except VolumeError:
             return None
 

@@ -12,6 +12,7 @@ import pytest
 
 from e2e.cluster.go_tools import SANITY, go_programs
 from e2e.cluster.places import BUILD
+from e2e.cluster.progress import Progress
 from tests.csi.plugin import Plugin
 from tests.host.mount_node import MountNode, scratch_directory
 
@@ -24,7 +25,7 @@ _ENDED = re.compile(r"(\d+) Passed .* (\d+) Failed")
 @pytest.fixture(scope="module")
 def csi_sanity() -> Path:
     """Return the program."""
-    return go_programs(BUILD, lambda line: print(line), (SANITY,))["csi-sanity"]
+    return go_programs(BUILD, Progress(), (SANITY,))["csi-sanity"]
 
 
 @pytest.fixture

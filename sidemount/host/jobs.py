@@ -112,6 +112,10 @@ class Room:
         """Count a volume's children from now on."""
         self._all.append(jobs)
 
+    def leave(self, jobs: "Jobs") -> None:
+        """Forget a volume that is over. Harmless if it is forgotten already."""
+        self._all = [other for other in self._all if other is not jobs]
+
     def is_there(self, jobs: "Jobs") -> bool:
         """Tell whether a volume may have one more child. In the second half of the room each has one at most: who hangs leaves the rest to others."""
         half = self._most // 2

@@ -55,6 +55,17 @@ spec:
 ---
 apiVersion: sidemount.io/v1alpha1
 kind: FuseDriverClass
+metadata: {name: silent}
+spec:
+  deliveries: [csi]
+  sources: ["silent://**"]
+  namespaces: {}
+  image: registry.example/silent:1
+  command: [sh, -c, "exec sleep 1000", sh, "${mountpoint}"]
+  abilities: {descriptor: true}
+---
+apiVersion: sidemount.io/v1alpha1
+kind: FuseDriverClass
 metadata: {name: secretive}
 spec:
   deliveries: [csi]
@@ -147,6 +158,43 @@ def test_a_daemon_that_cannot_begin_fails_the_publish_at_once_without_telling_a_
     assert "no way, *** is bad" in refused.value.message
     assert classes.leftovers() == []
     assert CANARY not in classes.log.read_text()
+
+
+def test_an_unpublish_ends_a_publish_that_still_waits(classes: Plugin) -> None:
+    """S0-21, S0-31: no call that hangs holds the target; another publish is told that one is under way."""
+    request = classes.publish_request(**{"class": "silent", "source": "silent://x"})
+    told: list[Refused] = []
+
+    def publish() -> None:
+        with pytest.raises(Refused) as refused:
+            classes.call("Node", "NodePublishVolume", request)
+        told.append(refused.value)
+
+    waiting = threading.Thread(target=publish)
+    waiting.start()
+    eventually(lambda: classes.events("daemon_started"), what="begun")
+    with pytest.raises(Refused) as refused:
+        classes.call("Node", "NodePublishVolume", request)
+    assert refused.value.code.name == "ABORTED"
+    began = time.monotonic()
+    classes.unpublish()
+    assert time.monotonic() - began < 15
+    waiting.join(15)
+    assert [refused.code.name for refused in told] == ["ABORTED"]
+    assert classes.leftovers() == []
+
+
+def test_a_volume_that_never_answers_is_given_up_in_time_and_leaves_nothing(
+    node: MountNode, classes: Plugin
+) -> None:
+    """S4-27: the time is the operator's."""
+    assert classes.stop() == 0
+    classes.flags = ("--mount-timeout-seconds", "2")
+    classes.start()
+    with pytest.raises(Refused, match="not live within 2 s") as refused:
+        classes.publish(**{"class": "silent", "source": "silent://x"})
+    assert refused.value.code.name == "DEADLINE_EXCEEDED"
+    assert classes.leftovers() == []
 
 
 def test_required_credentials_that_are_missing_are_refused(classes: Plugin) -> None:
