@@ -32,6 +32,10 @@ class LiveKind:
         picked = f"?labelSelector={quote(self.selector, safe='')}" if self.selector else ""
         return f"{self._root}/{self.plural}{picked}"
 
+    def within(self, namespace: str) -> str:
+        """Return the path of all its objects in one namespace."""
+        return f"{self._root}/namespaces/{quote(namespace, safe='')}/{self.plural}"
+
     def path(self, key: Key) -> str:
         """Return the path of one object."""
         namespace, name = ("", key) if isinstance(key, str) else key

@@ -5,14 +5,16 @@ at once, how many a second, and how soon the same again.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sidemount.host.logs import log
-from sidemount.model.errors import NotReady
+from sidemount.model.errors import NotReady, VolumeError
+from sidemount.model.facts import NamespaceFacts
 from webhook.cluster_reader import ClusterReader, ReadFailed, Trouble
-from webhook.live_kinds import KINDS, LiveKind
+from webhook.gate import is_enabled
+from webhook.live_kinds import KINDS, LIMIT_RANGE, NAMESPACE, LiveKind, read_fact
 from webhook.live_store import LiveStore
 from webhook.outcome import Doubt
 
@@ -141,10 +143,25 @@ class SecondLook:
         self._store.begin_read(kind, key)
         try:
             found = await self._reader.get(kind.path(key))
+            if kind is NAMESPACE and found is not None and _is_open(found):
+                # What was made with it must not be late either: the API server holds our containers to it.
+                await self._read_limits(doubt.name)
         except BaseException:
             self._store.abandon_read(kind, key)
             raise
         self._store.end_read(kind, key, found)
+
+    async def _read_limits(self, namespace: str) -> None:
+        """Take over the LimitRanges of a namespace that the watch has not told of; without the right to, nothing."""
+        await self._take_token()
+        self.reads += 1
+        try:
+            page = await self._reader.page(LIMIT_RANGE.within(namespace), limit=_PAGE, token="")
+        except ReadFailed as error:
+            if error.trouble is not Trouble.FORBIDDEN:
+                raise
+        else:
+            self._store.lend(LIMIT_RANGE, page.items)
 
     async def _read_all(self, kind: LiveKind) -> None:
         """Take over what a list holds and we have not; what is gone is left to the watch."""
@@ -176,6 +193,14 @@ class SecondLook:
         self._store.states[doubt.kind].errors[trouble] += 1
         self._failed[doubt] = (self._clock() + self._limits.failed_s, why)
         _forget_old(self._failed)
+
+
+def _is_open(manifest: Mapping[str, Any]) -> bool:
+    try:
+        fact = read_fact(NAMESPACE, manifest)
+    except VolumeError:
+        return False
+    return isinstance(fact, NamespaceFacts) and is_enabled(fact)
 
 
 def _forget_old(known: dict[Doubt, Any]) -> None:

@@ -121,6 +121,10 @@ def _kubeconfig(port: int) -> dict[str, Any]:
     }
 
 
+# What is read of a namespace that turns out to be open.
+OPENED = [("get", "namespaces"), ("list", "limitranges")]
+
+
 def looks(server: WatchedApiServer) -> list[tuple[str, str]]:
     """Return the reads since the watches were frozen."""
     return [call for call in server.calls if call[0] != "watch"]
@@ -134,7 +138,7 @@ async def freeze(server: WatchedApiServer) -> None:
 
 
 @pytest.mark.asyncio
-async def test_fifty_pods_of_a_new_namespace_cost_one_read(tmp_path: Path) -> None:
+async def test_fifty_pods_of_a_new_namespace_cost_one_read_of_it_and_its_limits(tmp_path: Path) -> None:
     async with served(tmp_path) as webhook:
         await freeze(webhook.server)
         await webhook.server.put(namespace("new"))
@@ -142,7 +146,29 @@ async def test_fifty_pods_of_a_new_namespace_cost_one_read(tmp_path: Path) -> No
         answers = await asyncio.gather(*(webhook.admit(asking(), "new") for _ in range(50)))
         assert [(status, told["allowed"]) for status, told in answers] == [(200, True)] * 50
         assert all("patch" in told for _, told in answers)
-        assert looks(webhook.server) == [("get", "namespaces")]
+        assert looks(webhook.server) == OPENED
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("code", [0, 403, 500])
+async def test_limits_that_came_with_a_new_namespace_are_kept_to(tmp_path: Path, code: int) -> None:
+    """The API server holds our containers to them. Who may not read them is judged by it alone."""
+    async with served(tmp_path) as webhook:
+        server = webhook.server
+        await freeze(server)
+        await server.put(namespace("new"))
+        await server.put(limit_range("sizes", {"type": "Container", "max": {"cpu": "1"}}, namespace="new"))
+        await server.put(limit_range("far", {"type": "Container", "max": {"memory": "1Mi"}}, namespace="old"))
+        if code:
+            server.always["limitranges"] = code
+        status, told = await webhook.admit(asking(), "new")
+        if code == 500:
+            assert status == 503, told
+            return
+        assert status == 200, told
+        assert told["allowed"], told
+        warnings = " ".join(told["warnings"])
+        assert ("a LimitRange lowers the limits of sidemount-train: cpu 1" in warnings) is (code == 0)
 
 
 @pytest.mark.asyncio
@@ -158,8 +184,8 @@ async def test_a_claim_made_a_moment_ago_leads_to_its_volume(tmp_path: Path) -> 
         status, told = await webhook.admit(asking(claim="data"), "new")
         assert status == 200, told
         assert told["allowed"], told
-        reads = [("get", p) for p in ("namespaces", "persistentvolumeclaims", "persistentvolumes")]
-        assert looks(server) == reads
+        reads = [("get", p) for p in ("persistentvolumeclaims", "persistentvolumes")]
+        assert looks(server) == [*OPENED, *reads]
 
 
 @pytest.mark.asyncio
@@ -250,7 +276,7 @@ async def test_a_label_and_a_class_made_a_moment_ago_count(tmp_path: Path) -> No
             status, told = await webhook.admit(pod, "plain")
             assert status == 200, told
             assert told["allowed"], told
-        assert sorted(looks(server)) == [("get", "fusedriverclasses"), ("get", "namespaces")]
+        assert sorted(looks(server)) == [("get", "fusedriverclasses"), *OPENED]
 
 
 @pytest.mark.asyncio

@@ -158,7 +158,7 @@ class WatchedApiServer:
         if name:
             found = self.collections[plural].objects.get((namespace, name))
             return web.json_response(found) if found is not None else _status(404, "NotFound")
-        return await self._watch(request, plural) if is_watch else self._list(request, plural)
+        return await self._watch(request, plural) if is_watch else self._list(request, plural, namespace)
 
     def _told(self, plural: str) -> int | bytes | str | None:
         for which in (plural, "*"):
@@ -168,7 +168,7 @@ class WatchedApiServer:
                 return self.answers[which].pop(0)
         return None
 
-    def _list(self, request: web.Request, plural: str) -> web.Response:
+    def _list(self, request: web.Request, plural: str, namespace: str) -> web.Response:
         kind, api_version = SERVED[plural]
         limit = min(int(request.query.get("limit", "0")) or 10**9, self.page_max)
         start = 0
@@ -179,7 +179,8 @@ class WatchedApiServer:
             start, items = self._snapshots.pop(token)
             version = token.split("-")[0]
         else:
-            items = [item for _, item in sorted(self.collections[plural].objects.items())]
+            objects = sorted(self.collections[plural].objects.items())
+            items = [item for (space, _), item in objects if namespace in ("", space)]
             version = str(self.version)
         page = items[start : start + limit]
         metadata: Manifest = {"resourceVersion": version}
