@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from sidemount.host import handover, wire
 from sidemount.host.handover import (
     Adopted,
+    Answer,
+    Ask,
     Bye,
     Heartbeat,
     Hello,
@@ -29,6 +31,7 @@ from sidemount.host.handover import (
 from sidemount.host.wire import FRAME_MAX, Kind
 from sidemount.model.errors import BadMessage
 from sidemount.model.mountspec import MountSpec
+from tests.host.mount_node import eventually
 
 COUNT = st.integers(0, 2**63 - 1)
 INIT = st.binary(max_size=300)
@@ -52,6 +55,8 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
     st.builds(Bye, clean=st.booleans()),
     st.builds(Refused, reason=st.sampled_from(Refusal), detail=st.text(max_size=100)),
     st.builds(Adopted, generation=COUNT),
+    st.just(Ask()),
+    st.builds(Answer, told_to_end=st.booleans()),
 )
 
 
@@ -159,7 +164,7 @@ def test_more_descriptors_are_refused_and_closed(
         ours.sendmsg([frame()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
     with pytest.raises(BadMessage, match="more than one descriptor"):
         wire.receive(theirs)
-    assert sorted(os.listdir("/proc/self/fd")) == before
+    eventually(lambda: sorted(os.listdir("/proc/self/fd")) == before)
 
 
 def test_a_junk_frame_with_a_descriptor_leaks_nothing(pair: tuple[socket.socket, socket.socket]) -> None:
@@ -169,7 +174,7 @@ def test_a_junk_frame_with_a_descriptor_leaks_nothing(pair: tuple[socket.socket,
         socket.send_fds(ours, [b"junk"], [null.fileno()])
     with pytest.raises(BadMessage):
         wire.receive(theirs)
-    assert sorted(os.listdir("/proc/self/fd")) == before
+    eventually(lambda: sorted(os.listdir("/proc/self/fd")) == before)
 
 
 def test_an_oversized_frame_is_refused_whole(pair: tuple[socket.socket, socket.socket]) -> None:

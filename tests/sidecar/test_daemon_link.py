@@ -13,6 +13,8 @@ from sidecar.daemon_link import KeeperLink
 from sidemount.host import logs
 from sidemount.host.handover import (
     Adopted,
+    Answer,
+    Ask,
     Heartbeat,
     Hello,
     Keep,
@@ -310,6 +312,20 @@ def test_an_external_client_is_watched_and_its_keeper_kept_informed(
         again.say(Adopted(generation=3))
         again.hear_until(Stopping)
         again.say(Stop())
+    assert daemon.end()[0] == 0
+
+
+def test_a_daemon_that_is_asked_says_whether_it_was_told_to_end(line: Line, daemon: Daemon) -> None:
+    """A keeper that was itself told to end learns from it whether the pod ends."""
+    with open("/dev/null") as null:
+        line.say(client_order(("sleep", "1000")), null.fileno())
+        line.say(Ask())
+        assert line.hear_until(Answer) == Answer(told_to_end=False)
+        daemon.process.terminate()
+        line.hear_until(Stopping)
+        line.say(Ask())
+        assert line.hear_until(Answer) == Answer(told_to_end=True)
+        line.say(Stop())
     assert daemon.end()[0] == 0
 
 
