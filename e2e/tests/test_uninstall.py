@@ -50,10 +50,9 @@ def _of_ours(api: Kubectl) -> list[str]:
 
 
 def test_when_it_is_taken_away_every_pod_starts_and_those_with_volumes_keep_them(
-    installed: Installation, ml_beside: Namespace, books: Source
+    installed: Installation, ml: Namespace, books: Source
 ) -> None:
     """KAI#751: no configuration is left that anybody waits for; after each step of the page a pod can be created."""
-    ml = ml_beside
     ml.run(_asking("before", shell("app", "cat /data/book", volumeMounts=_MOUNTED), books))
     for number, command in enumerate(remove_commands()):
         installed.api.run(*command, "--ignore-not-found", timeout_s=_DONE_S)

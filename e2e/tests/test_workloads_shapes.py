@@ -8,6 +8,7 @@ import pytest
 
 from e2e.cluster.kubectl import Json, KubectlFailed
 from e2e.cluster.running import RunningCluster
+from e2e.cluster.waiting import wait_for
 from e2e.tests.conftest import OPEN, in_namespace, unchanged
 from e2e.tests.deployment import Installation
 from e2e.tests.images import busybox
@@ -187,6 +188,28 @@ def test_who_debugs_does_not_reach_behind_the_volumes(
     custom.write_text(json.dumps({"volumeMounts": [seen]}))
     _debug(crowd, "user", "looks", f"--custom={custom}", script="ls -d /mounts/*/")
     assert crowd.logs("user", "looks").startswith("/mounts/")
+
+
+def test_no_owner_is_changed_when_kubelet_starts_anew(
+    crowd: Namespace, cluster: RunningCluster, notes: Source
+) -> None:
+    """It sets the group of a pod's volumes when it mounts them, and must not do so through ours."""
+    crowd.ready("group")
+    before = notes.state()
+    cluster.restart("kubelet")
+    assert wait_for(lambda: _is_reached(crowd, "group"), _DEBUGGED_S)
+    crowd.run(pod("later", shell("app")))  # it has looked after the volumes of those that it found
+    _sh(crowd, "group", "echo again >/notes/again")
+    after = notes.state()
+    assert after.pop("again").split()[1] == "1000:2000"
+    assert after == before
+
+
+def _is_reached(crowd: Namespace, name: str) -> bool:
+    try:
+        return _sh(crowd, name, "echo reached") == "reached\n"
+    except KubectlFailed:
+        return False
 
 
 def _debug(
