@@ -208,8 +208,8 @@ class Service:
     def route(self, replicas: Sequence[Replica]) -> None:
         """Let these replicas get its calls from now on; without any, calls are refused at once."""
         addresses = [replica.address for replica in replicas]
-        self.cluster.kubectl().apply(_slice(addresses))
         self.within("iptables-restore", text=_rules(self._address, addresses))
+        self.cluster.kubectl().apply(_slice(addresses))
 
 
 def _slice(addresses: Sequence[str]) -> Json:
@@ -266,7 +266,6 @@ class Replicas:
 
     def make(self) -> Replica:
         """Return one that has no process yet."""
-        # Addresses of the first are free again when the last of a subnet is in use.
         number = len(self._made) + 1
         replica = Replica(self.service, number, self._directory / f"replica-{number}")
         self._made.append(replica)

@@ -10,11 +10,17 @@ import secrets
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from cryptography import x509
 
+from certs.authority import create_authority, issue_serving
+from certs.hosts import parse_hosts
+from certs.keyring import Keyring
+from certs.pem import render_certificate
+from certs.secret import render_secret
 from certs.trust import fingerprint
 from e2e.cluster.kubectl import Json
 from e2e.cluster.running import RunningCluster
@@ -24,12 +30,14 @@ from e2e.tests.load_tally import Outcome
 from e2e.tests.rendered import MANIFESTS, render
 from e2e.tests.replicas import (
     CONFIGURATIONS,
+    HOST,
     Replica,
     Replicas,
     api_server,
     asking,
     be_patient,
     open_namespace,
+    publish,
     replicas_on,
 )
 from sidemount.model.names import OWN_NAMESPACE
@@ -188,6 +196,32 @@ def test_a_bundle_that_a_chart_resets_is_repaired(server: RunningCluster, trio: 
     assert others == []
     assert trio.served() == before
     assert all(member.is_ready() for member in trio.members)
+
+
+def test_a_cluster_that_was_off_until_everything_had_ended_comes_back_by_itself(
+    server: RunningCluster, trio: Trio
+) -> None:
+    """Nothing that is kept or trusted holds any more: there is nothing to wait for, and nobody to ask."""
+    long_ago = datetime(2010, 1, 1, tzinfo=UTC)
+    authority = create_authority("sidemount webhook authority", now=long_ago)
+    leaf = issue_serving(authority, parse_hosts((HOST,)), now=long_ago)
+    keyring = Keyring(signer=authority, leaf=leaf, leaf_since=long_ago)
+    before, api = trio.served(), server.kubectl()
+    present = api.get("secret", _SECRET, OWN_NAMESPACE)
+    api.run(
+        "replace",
+        "-f",
+        "-",
+        text=json.dumps(render_secret(present, keyring, namespace=OWN_NAMESPACE, name=_SECRET)),
+    )
+    publish(server, render_certificate(authority.certificate))
+    began = time.monotonic()
+    trio.wait_rotated({*before, f"{leaf.certificate.serial_number:x}"})
+    print(f"serves again after {time.monotonic() - began:.1f} s")
+    assert trio.trusted()[0] != {fingerprint(authority.certificate)}
+    with handshakes(server) as shaken:
+        shaken.wait_good(30)
+        assert shaken.stop().failures == {}
 
 
 def _kill_leaders(trio: Trio, server: RunningCluster, kills: int) -> None:
