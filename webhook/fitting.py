@@ -102,7 +102,8 @@ def _fit_pod(
     limited = [share for share in shares.values() if share.limit is not None]
     if highest is not None:
         least = {container: share.request for container, share in shares.items()}
-        for users_amount in (users_limit, users_request):
+        counted = (users_limit,) if name in users.stated_requests else (users_limit, users_request)
+        for users_amount in counted:
             if users_amount + sum(least.values(), _ZERO) > highest:
                 return _pod_too_large(name, users_amount, least, highest, ranges)
         _lower_limits(limited, name, highest - users_limit)
