@@ -73,6 +73,7 @@ class NodeKeeper:
         self._check_s = check_s
         self._volumes: dict[str, KeptVolume] = {}
         self._dropping: set[str] = set()
+        self._closed: list[KeptVolume] = []  # whose children may not have ended yet
         self._unsent: list[bytes] = []
         self._around = Surroundings(
             loop=loop,
@@ -134,9 +135,14 @@ class NodeKeeper:
                 return
             self._unsent.pop(0)
 
+    def reap(self) -> None:
+        """Take the children of volumes that are gone off the process table."""
+        self._closed = [volume for volume in self._closed if not volume.is_reaped()]
+
     def _retell(self) -> None:
         """What changes without an event (a daemon's own condition, a container called hung) is told within a second."""
         self._flush()
+        self.reap()
         for volume in self._volumes.values():
             volume.tell()
         self._loop.call_later(_TELL_S, self._retell)
@@ -187,6 +193,7 @@ class NodeKeeper:
         if volume is None:
             return
         volume.close()
+        self._closed.append(volume)
         try:
             volume.state.places.detach_all()
         except HostFailure as error:

@@ -150,7 +150,7 @@ class KeeperLink:
         if self._kept.get(kept.name) == kept:
             return
         self._kept[kept.name] = kept
-        self._status[kept.name] = VolumeStatus()
+        self._status[kept.name] = VolumeStatus(fault="" if self.is_up else _NO_KEEPER)
         self._tell_keep(kept)
 
     async def drop(self, name: str, timeout_s: float) -> None:

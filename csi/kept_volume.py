@@ -111,7 +111,15 @@ class KeptVolume(VolumeKeeper):
         for asker in askers:
             asker(Outcome(fault="the volume is unpublished", errno=errno.ENOENT), None)
         super().close()
-        self.state.around.room.leave(self.state.jobs)
+
+    def is_reaped(self) -> bool:
+        """Tell whether the last child of a closed volume has ended, and count none any more then."""
+        jobs = self.state.jobs
+        jobs.reap()
+        if jobs.children:
+            return False
+        self.state.around.room.leave(jobs)
+        return True
 
 
 def statistics_work(root: int, volume: str) -> Callable[[Reporter], None]:

@@ -126,6 +126,11 @@ class ProcessLauncher:
             self._log.warning("daemon_replaced", volume=record.volume_id, pid=daemon.pid, why=why)
             self._signal(daemon, signal.SIGKILL)
 
+    @property
+    def children(self) -> set[int]:
+        """Return the processes that are waited for here."""
+        return {daemon.process.pid for daemon in self._daemons.values() if daemon.process is not None}
+
     async def close(self) -> None:
         """Start none again; leave those that run."""
         if self._trimmer is not None:

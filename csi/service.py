@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import signal
 import time
 from collections.abc import Callable
 
@@ -12,6 +13,7 @@ from csi.boundary import Method
 from csi.identity import IdentityService
 from csi.keeper_link import KeeperLink
 from csi.node import NodeService
+from csi.orphans import reap_orphans
 from csi.process_launcher import ProcessLauncher
 from csi.publications import Observe, Publications
 from csi.records import RecordStore
@@ -60,6 +62,9 @@ class NodePlugin:
                 launcher,
                 mount_timeout_s=settings.mount_timeout_s,
                 observe=self._observe,
+            )
+            asyncio.get_running_loop().add_signal_handler(
+                signal.SIGCHLD, lambda: reap_orphans({*launcher.children, keeper.pid or 0})
             )
             server = Server(settings.endpoint, self._services(publications, keeper))
             await server.start()

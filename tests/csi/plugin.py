@@ -68,6 +68,7 @@ class Plugin:
     node: MountNode
     flags: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
+    within: tuple[str, ...] = ()
     process: "subprocess.Popen[bytes]" = field(init=False)
 
     def __post_init__(self) -> None:
@@ -99,7 +100,7 @@ class Plugin:
         """Start it, and wait until it is ready."""
         self.process = self.node.start(
             [
-                *(sys.executable, "-m", entry, "node"),
+                *(*self.within, sys.executable, "-m", entry, "node"),
                 *("--endpoint", f"unix://{self.socket}", "--node-id", "n1", "--launcher", "process"),
                 *("--state-dir", str(self.state), "--target-root", str(self.node.work / "targets")),
                 *("--facts", str(self.node.work / "facts"), *self.flags),

@@ -1,5 +1,6 @@
 """The process launcher: whose process a daemon is, what it may, what it is told, and that none is left."""
 
+import contextlib
 import os
 import signal
 import threading
@@ -248,6 +249,26 @@ def test_a_crash_looping_daemon_disturbs_nobody_and_is_unpublished_at_once(plugi
     assert plugin.leftovers() == []
 
 
+def test_as_the_first_process_of_a_container_it_leaves_no_zombies(node: MountNode) -> None:
+    """S4-31: what a killed daemon leaves is waited for."""
+    plugin = Plugin(node, within=("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"))
+    try:
+        plugin.start()
+        plugin.publish()
+        for count in range(1, 3):
+            eventually(lambda: len(plugin.daemons()) > 2, what="served, with a spare")
+            for pid in plugin.daemons():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            _wait_events(plugin, "daemon_ended", count)
+        eventually(lambda: not plugin.stats().volume_condition.abnormal, what="served again")
+        eventually(lambda: _zombies(plugin.process.pid) == [], what="no zombies")
+        plugin.unpublish()
+        eventually(lambda: _zombies(plugin.process.pid) == [], what="no zombies")
+    finally:
+        plugin.end()
+
+
 def test_many_targets_at_once_and_nothing_is_left(plugin: Plugin) -> None:
     """S0-13, in small: eight at a time; descriptors, processes, mounts and files are what they were."""
     _at_once(plugin, ["warm"])
@@ -334,6 +355,15 @@ def _wait_events(plugin: Plugin, name: str, least: int) -> None:
 
 def _wait_other(file: Path, before: str) -> None:
     eventually(lambda: file.read_text() not in ("", before), what="tried again", timeout_s=30)
+
+
+def _zombies(ancestor: int) -> list[int]:
+    """Return the ended processes that nobody has waited for, of a process's children and theirs."""
+    found = []
+    for child in Path(f"/proc/{ancestor}/task/{ancestor}/children").read_text().split():
+        state = Path(f"/proc/{child}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        found += [int(child)] if state == "Z" else _zombies(int(child))
+    return found
 
 
 def _source(pid_file: Path) -> str:
