@@ -50,6 +50,10 @@ class _Closers:
     """A few threads that close one descriptor after the other. While all of them hang, descriptors wait."""
 
     def __init__(self) -> None:
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Forget threads that are not there: a child has none of its parent's, and has copies of descriptors closed by itself."""
         self._lock = _thread.allocate_lock()
         self._descriptors: deque[int] = deque()
         self._running = 0
@@ -80,3 +84,4 @@ class _Closers:
 
 
 _CLOSERS = _Closers()
+os.register_at_fork(after_in_child=_CLOSERS.begin_anew)
