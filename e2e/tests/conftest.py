@@ -25,7 +25,7 @@ from e2e.tests.sources import Source, Sources
 from sidemount.model.names import INJECTION_ENABLED, INJECTION_LABEL
 
 _TEST_S = 600
-_SETTLED_S, _ACCOUNT_S, _GONE_S = 90.0, 60.0, 120.0
+_SETTLED_S, _ACCOUNT_S, _GONE_S = 120.0, 120.0, 240.0
 _PRIVILEGED = {"pod-security.kubernetes.io/enforce": "privileged"}
 OPEN = {**_PRIVILEGED, INJECTION_LABEL: INJECTION_ENABLED}
 """Labels of a namespace that is open to injection."""

@@ -8,7 +8,7 @@ from e2e.cluster.waiting import wait_for
 from e2e.tests.images import busybox
 from sidemount.model.names import VOLUME_ANNOTATION_PREFIX
 
-READY_S, GONE_S = 120.0, 120.0
+READY_S, GONE_S = 240.0, 180.0
 _HOSTNAME = "kubernetes.io/hostname"
 _TEMPLATES = {"template": "Pod", "jobTemplate": "Job"}
 SLEEP = "trap 'exit 0' TERM; {script}; sleep 100000 & wait $!"

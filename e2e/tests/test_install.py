@@ -14,7 +14,7 @@ from e2e.tests.pods import Namespace, pod, shell, task
 from e2e.tests.rendered import MANIFESTS, as_text, render
 from sidemount.model.names import OWN_NAMESPACE
 
-_EFFECT_S = 60.0
+_EFFECT_S = 120.0
 _BEATS = 40
 
 

@@ -29,7 +29,7 @@ from sidemount.model.names import KEEPER_CONTAINER, VOLUME_ANNOTATION_PREFIX
 
 _DATA = [mounted("books", "/data")]
 _BOOKS = {"shelf/one": b"whale\n", "shelf/two": b"fish\n"}
-_ROLLED_S = 240.0
+_ROLLED_S = 300.0
 
 
 @pytest.fixture

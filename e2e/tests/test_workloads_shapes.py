@@ -19,7 +19,7 @@ from sidemount.model.names import UNPRIVILEGED_UID
 _DATA = mounted("books", "/data")
 _FILES = {"shelf/one": b"whale\n", "shelf/two": b"fish\n"}
 _USER = {"runAsUser": 1000, "runAsGroup": 3000, "runAsNonRoot": True}
-_DEBUGGED_S = 90.0
+_DEBUGGED_S = 180.0
 _REACH = """
 for at in /proc/[0-9]*; do
   tr '\\0' ' ' <$at/cmdline 2>/dev/null | grep -q '^python3.* sidecar' || continue
