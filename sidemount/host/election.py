@@ -66,11 +66,11 @@ class Election:
         if wanted is None:
             self._leads_until_s = float("-inf")
         else:
+            if record is not None and record.holder != self._identity:
+                self.predecessor = record  # before the answer, which may be lost while the Lease is ours
             try:
                 await self._write(document, wanted)
                 self._leads_until_s = asked_s + _LEADS_S
-                if record is not None and record.holder != self._identity:
-                    self.predecessor = record
             except PublishConflict:
                 self._leads_until_s = float("-inf")
         self._tell()
