@@ -62,6 +62,10 @@ class EventWriting:
                 continue
             try:
                 await self._tell(*taken)
+            except asyncio.CancelledError:
+                # The term is over. If the next one is ours too, nobody reads again what was to be told.
+                self._desk.failed(*taken[:2], self._clock())
+                raise
             except Exception:
                 self._failed(*taken[:2], "internal")
                 _log.error("event_not_written", exc_info=True)

@@ -54,6 +54,7 @@ class LogReading:
         self._schedule = LogSchedule(pace, random)
         self._logs: dict[Pod, PodLog] = {}
         self._wake = asyncio.Event()
+        self._is_running = False
         self.reads: Counter[str] = Counter()
 
     def follow(self, before: PodView | None, now: PodView | None) -> None:
@@ -76,20 +77,24 @@ class LogReading:
         return found.health if found is not None and found.is_read else None
 
     def late_s(self) -> float:
-        """Return for how long the log that waits longest should have been read."""
-        return self._schedule.oldest_s(self._clock())
+        """Return for how long the log that waits longest should have been read, 0 for whoever reads none."""
+        return self._schedule.oldest_s(self._clock()) if self._is_running else 0.0
 
     async def run(self) -> None:
         """Read until cancelled. No log, and no failure to read one, ends this."""
         self._schedule.begin(self._clock())
+        self._is_running = True
         at_once = asyncio.Semaphore(self._pace.at_once)
-        async with asyncio.TaskGroup() as group:
-            while True:
-                await at_once.acquire()
-                while (pod := self._schedule.take(self._clock())) is None:
-                    await self._idle()
-                group.create_task(self._turn(pod, at_once))
-                await asyncio.sleep(1 / self._pace.a_second)
+        try:
+            async with asyncio.TaskGroup() as group:
+                while True:
+                    await at_once.acquire()
+                    while (pod := self._schedule.take(self._clock())) is None:
+                        await self._idle()
+                    group.create_task(self._turn(pod, at_once))
+                    await asyncio.sleep(1 / self._pace.a_second)
+        finally:
+            self._is_running = False
 
     async def _idle(self) -> None:
         self._wake.clear()
@@ -120,9 +125,9 @@ class LogReading:
         keeper = view.keeper if view is not None else None
         if view is None or known is None or keeper is None or not keeper.container_id:
             return False  # its next change of state asks again
-        if known.container_id not in ("", keeper.container_id):
-            await self._read_previous(pod, view, known)
         if known.container_id != keeper.container_id:
+            if known.container_id or keeper.restarts:
+                await self._read_previous(pod, view, known)
             known.container_id, known.position_ns, known.health = keeper.container_id, 0, {}
         return await self._take(pod, view, known, is_previous=False)
 

@@ -15,6 +15,7 @@ from sidemount.model.names import (
     volume_name_fault,
 )
 from sidemount.model.timestamp import parse_timestamp_ms
+from sidemount.model.volume_request import Delivery
 
 _STATUS_MAX = 1 << 16
 _ID_MAX = 128
@@ -82,25 +83,27 @@ class PodView:
 def read_pod(manifest: Mapping[str, Any]) -> PodView | None:
     """Return what is kept of a pod, None if it has nothing that could be observed: no name, or no volume that was injected.
 
-    The label by which pods are found is anybody's to set, so it says nothing here. What names volumes is the webhook's
-    annotation; a pod with a keeper is one that the admission policies have let in.
+    The label by which pods are found is anybody's to set, so it says nothing here, and so is the annotation where the webhook is
+    not asked. A pod with a keeper is one that the admission policies have let in, so without one there is no sidecar's volume.
     """
     metadata = _mapping(manifest.get("metadata"))
     namespace, name, uid = (_text(metadata.get(field), 253) for field in ("namespace", "name", "uid"))
     if subdomain_fault(name) or subdomain_fault(namespace) or not uid:
         return None
-    volumes = _volumes(_mapping(metadata.get("annotations")).get(STATUS_ANNOTATION))
+    inits = _mappings(_mapping(manifest.get("spec")).get("initContainers"))
+    has_keeper = any(container.get("name") == KEEPER_CONTAINER for container in inits)
+    named = _volumes(_mapping(metadata.get("annotations")).get(STATUS_ANNOTATION))
+    volumes = tuple(volume for volume in named if has_keeper or volume.delivery == Delivery.CSI.value)
     if not volumes:
         return None
     status = _mapping(manifest.get("status"))
-    inits = _mappings(_mapping(manifest.get("spec")).get("initContainers"))
     return PodView(
         namespace=namespace,
         name=name,
         uid=uid,
         created_ms=parse_timestamp_ms(metadata.get("creationTimestamp")) or 0,
         is_over=status.get("phase") in _OVER,
-        has_keeper=any(container.get("name") == KEEPER_CONTAINER for container in inits),
+        has_keeper=has_keeper,
         volumes=volumes,
         containers=_containers(status.get("initContainerStatuses")),
     )

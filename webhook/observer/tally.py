@@ -59,19 +59,23 @@ class Tally:
         return driver_class
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every family, those that count nothing yet too: what is absent cannot be told from what is broken."""
+        """Yield every family and class, those that count nothing yet too.
+
+        What is absent cannot be told from what is broken, and of a counter that begins with 1 Prometheus sees no increase.
+        """
+        labels = sorted(self._labels | {label for _, label in self._counts} | {OTHER})
         for reason, (name, text) in _COUNTED.items():
             family = CounterMetricFamily(name, text, labels=["class"])
-            for (counted, label), count in self._counts.items():
-                if counted is reason:
-                    family.add_metric([label], count)
+            for label in labels:
+                family.add_metric([label], self._counts[reason, label])
             yield family
         stalls = HistogramMetricFamily(
             "sidemount_stall_seconds",
             "How long a volume answered nothing, at takeovers and remounts.",
             labels=["class"],
         )
-        for label, found in self._stalls.items():
+        for label in labels:
+            found = self._stalls.get(label, _Stalls())
             total, buckets = 0, []
             for bound, count in zip((*map(str, STALL_SECONDS), "+Inf"), found.counts, strict=True):
                 total += count

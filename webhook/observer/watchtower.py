@@ -160,9 +160,9 @@ class Watchtower:
     # What is counted ---------------------------------------------------------------------------------
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every metric."""
-        yield from self._tally.collect()
+        """Yield every metric. Volumes come first: their classes are counted from then on."""
         yield from self._volumes()
+        yield from self._tally.collect()
         yield from families(self.store.reports(), None, f"{_PREFIX}_facts")
         yield from self._own()
 
@@ -178,7 +178,9 @@ class Watchtower:
                 if volume.delivery == Delivery.CSI.value:
                     continue  # no keeper in the pod tells of it
                 known = health.get(volume.name)
-                state = known.state.value if known is not None else _UNKNOWN
+                # Of a log whose beginning is gone, a fault alone does not say that a volume is not live.
+                is_known = known is not None and (known.phase or known.state is not HealthState.WAITING)
+                state = known.state.value if known is not None and is_known else _UNKNOWN
                 counts[self._tally.label(volume.driver_class), state] += 1
                 layers = max(layers, known.layers if known is not None else 0)
         volumes = GaugeMetricFamily(

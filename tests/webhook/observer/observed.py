@@ -95,12 +95,12 @@ class _NoElection:
     predecessor = None
 
 
-def watchtower(found: Json | None = None) -> Watchtower:
-    """Return what the observer's metrics come from, with a pod to tell of, and nobody to call."""
+def watchtower(found: Json | None = None, log: Any = None) -> Watchtower:
+    """Return what the observer's metrics come from, with a pod to tell of, and nobody to call but who gives its log."""
     unused: Any = None
     election: Any = _NoElection()
     tower = Watchtower(
-        unused,
+        log,
         unused,
         election,
         ObserverSettings(),

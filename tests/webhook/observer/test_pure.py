@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidemount.model.errors import InvalidRequest
-from sidemount.model.keeper_log import parse_line
+from sidemount.model.keeper_log import KeeperEvent, parse_line
 from sidemount.model.names import subdomain_fault
 from tests.webhook.observer.observed import driver_class, line, pod, status_of, view, watchtower
+from webhook.live_kinds import FUSE_DRIVER_CLASS, Key
 from webhook.observer.class_view import read_class, render_status, wanted_status
 from webhook.observer.event_desk import DeskLimits, EventDesk
 from webhook.observer.event_record import (
@@ -24,11 +26,13 @@ from webhook.observer.event_record import (
     render_event,
     render_update,
 )
+from webhook.observer.event_writing import EventWriting
+from webhook.observer.log_reading import LogReading
 from webhook.observer.log_schedule import LogPace, LogSchedule
 from webhook.observer.news import MESSAGE_MAX, Occurrence, Reason, deaths, injected, told_by_keeper
-from webhook.observer.pod_view import read_pod
+from webhook.observer.pod_view import PodView, read_pod
 from webhook.observer.settings import ObserverSettings, parse_settings
-from webhook.observer.watchtower import FIRST_MS, KEPT_MS, OVERLAP_MS, Since, since
+from webhook.observer.watchtower import FIRST_MS, KEPT_MS, OVERLAP_MS, Since, Watchtower, since
 
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=12),
@@ -84,11 +88,20 @@ def test_a_forged_pod_is_passed_over(change: Any) -> None:
 
 
 def test_a_pod_with_the_label_and_a_forged_annotation_has_no_log_to_be_read() -> None:
+    """Without a keeper there is no sidecar's volume, so it counts for no class either; one of CSI there may be."""
     forged = pod()
+    forged["spec"]["initContainers"] = []
+    assert read_pod(forged) is None
+    told = {
+        "forged": {"class": "directory", "delivery": "sidecar", "reason": "x"},
+        "claim": {"class": "directory", "delivery": "csi", "reason": "LeftToCsi"},
+    }
+    forged = pod(volumes=told)
     forged["spec"]["initContainers"] = []
     found = read_pod(forged)
     assert found is not None
     assert not found.has_keeper
+    assert [volume.name for volume in found.volumes] == ["claim"]
 
 
 @given(_JSON, _JSON, _JSON, _JSON)
@@ -292,6 +305,131 @@ async def test_a_term_that_begins_again_counts_no_death_twice() -> None:
         if family.name == "sidemount_oom_kills"
     }
     assert counted == {"sidemount_oom_kills_total": 1}
+
+
+def samples(tower: Watchtower, name: str) -> dict[frozenset[tuple[str, str]], float]:
+    return {
+        frozenset(sample.labels.items()): sample.value
+        for family in tower.collect()
+        for sample in family.samples
+        if sample.name == name
+    }
+
+
+def test_a_counter_is_there_before_anything_is_counted() -> None:
+    """Of a series that begins with 1 Prometheus sees no increase: the first death of a class would alert nobody."""
+    tower = watchtower()
+    changes: dict[Key, Any] = {}
+    tower.store.read(FUSE_DRIVER_CLASS, driver_class(), changes)
+    tower.store.apply(FUSE_DRIVER_CLASS, changes)
+    of_class = frozenset({("class", "directory")})
+    assert samples(tower, "sidemount_oom_kills_total")[of_class] == 0
+    assert samples(tower, "sidemount_stall_seconds_count")[of_class] == 0
+
+
+class LogOnce:
+    """Answers each read of a log with the next text, then never again."""
+
+    def __init__(self, *texts: str) -> None:
+        self.paths: list[str] = []
+        self._texts = list(texts)
+
+    async def text(self, path: str, max_bytes: int) -> bytes:
+        self.paths.append(path)
+        if not self._texts:
+            await asyncio.Event().wait()
+        return self._texts.pop(0).encode()[:max_bytes]
+
+
+async def cancelled(running: asyncio.Task[None]) -> None:
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def until(check: Callable[[], object]) -> None:
+    ends = asyncio.get_running_loop().time() + 10
+    while not check():
+        assert asyncio.get_running_loop().time() < ends
+        await asyncio.sleep(0)
+
+
+def reading_of(log: Any, found: PodView, told: list[str], clock: Callable[[], float]) -> LogReading:
+    def sink(_: PodView, events: list[KeeperEvent]) -> None:
+        told.extend(event.kind.value for event in events)
+
+    pace = LogPace(a_second=10_000)
+    reading = LogReading(log, {found.key: found}, pace, sink, clock=clock, random=lambda: 0.5)
+    reading.follow(None, found)
+    return reading
+
+
+@pytest.mark.asyncio
+async def test_the_last_words_of_a_keeper_that_died_while_nobody_observed_are_read() -> None:
+    told: list[str] = []
+    log = LogOnce(line("daemon_abnormal", what="dies"), line("came_back"))
+    reading = reading_of(log, view("p", status_of("sidemount-keeper", number=1)), told, lambda: 0.0)
+    running = asyncio.create_task(reading.run())
+    await until(lambda: len(told) == 2)
+    await cancelled(running)
+    assert told == ["daemon_abnormal", "came_back"]
+    assert ["previous=true" in path for path in log.paths] == [True, False]
+
+
+@pytest.mark.asyncio
+async def test_whoever_reads_no_logs_is_not_late() -> None:
+    """A second observer that stands by is no reason for an alert."""
+    now = [0.0]
+    log = LogOnce()
+    reading = reading_of(log, view(), [], lambda: now[0])
+    now[0] = 5000.0
+    assert reading.late_s() == 0
+    running = asyncio.create_task(reading.run())
+    await until(lambda: log.paths)
+    assert reading.late_s() == 0
+    await cancelled(running)
+    now[0] = 9000.0
+    assert reading.late_s() == 0
+
+
+@pytest.mark.asyncio
+async def test_a_volume_of_whose_log_only_a_fault_is_left_is_not_said_to_wait() -> None:
+    """Logs are rotated: what a long-lived keeper said of the volume's phase may be gone."""
+    tower = watchtower(log=LogOnce(line("descriptor_not_kept", level="warning")))
+    term = asyncio.create_task(tower.term())
+    await until(lambda: samples(tower, "sidemount_observer_log_reads_total"))
+    counts = samples(tower, "sidemount_volumes")
+    await cancelled(term)
+    assert {dict(labels)["state"]: count for labels, count in counts.items() if count} == {"unknown": 1}
+
+
+@pytest.mark.asyncio
+async def test_an_event_whose_write_was_cut_short_by_the_end_of_a_term_is_told_in_the_next() -> None:
+    """The API server was away: nobody else has led, and what a log said is not read again."""
+    written: list[Any] = []
+    is_away = asyncio.Event()
+
+    class Server:
+        async def read(self, _: Any) -> None:
+            if not is_away.is_set():
+                is_away.set()
+                await asyncio.Event().wait()
+
+        async def create(self, _: Any, document: Any) -> Any:
+            written.append(document)
+            return {**document, "metadata": {**document["metadata"], "resourceVersion": "1"}}
+
+    now, server = [0.0], Server()
+    cluster: Any = server
+    writing = EventWriting(cluster, DeskLimits(), instance="i", leads=lambda: True, clock=lambda: now[0])
+    writing.offer([occurrence()])
+    first = asyncio.create_task(writing.run())
+    await asyncio.wait_for(is_away.wait(), 10)
+    await cancelled(first)
+    now[0] = 100.0
+    second = asyncio.create_task(writing.run())
+    await until(lambda: written)
+    await cancelled(second)
+    assert [event["count"] for event in written] == [1]
 
 
 # Turns -----------------------------------------------------------------------------------------------
