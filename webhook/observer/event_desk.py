@@ -1,7 +1,7 @@
 """EventDesk: what is to be told as Events, gathered, and when each may be written. Pure but for its memory.
 
 Whatever happens, the number of writes is bounded: one Event stands for all occurrences of a reason at a volume, each is written at
-most once in a while, and all together share a budget.
+most once in a while, and all together share a budget. Warnings come first: a thousand pods that start must not hide one that suffers.
 """
 
 import heapq
@@ -10,14 +10,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from webhook.observer.event_record import EventRecord, Key, key_of
-from webhook.observer.news import Occurrence
+from webhook.observer.news import WARNINGS, Occurrence
 
 _MOMENTS_MAX = 1024
+_WARNING_REASONS = frozenset(reason.value for reason in WARNINGS)
+_Queue = list[tuple[float, Key]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeskLimits:
-    """Bounds. `pace_s`: between two writes of one Event. `a_second`, `burst`: of all writes. `tries`: before one is given up."""
+    """Bounds. `pace_s`: between two writes of one Event. `a_second`, `burst`: of all writes. `tries`: before one is given up.
+
+    `waiting`: Events in all, of which a quarter is kept for warnings.
+    """
 
     pace_s: float = 20.0
     a_second: float = 5.0
@@ -43,7 +48,7 @@ class EventDesk:
     def __init__(self, limits: DeskLimits, now_s: float) -> None:
         self._limits = limits
         self._pending: dict[Key, Pending] = {}
-        self._queue: list[tuple[float, Key]] = []
+        self._queues: tuple[_Queue, _Queue] = ([], [])  # warnings, all others
         self._records: OrderedDict[Key, tuple[EventRecord, float]] = OrderedDict()
         self._tokens = limits.burst
         self._tokens_at_s = now_s
@@ -58,7 +63,7 @@ class EventDesk:
             key = key_of(occurrence)
             pending = self._pending.get(key)
             if pending is None:
-                if len(self._pending) >= self._limits.waiting:
+                if len(self._pending) >= self._room_for(key):
                     lost += 1
                     continue
                 pending = self._pending[key] = Pending(latest=occurrence)
@@ -72,14 +77,15 @@ class EventDesk:
     def take(self, now_s: float) -> tuple[Key, Pending, EventRecord | None] | None:
         """Return what may be written now, with what is known of its Event; None if nothing is due or the budget is spent."""
         self._refill(now_s)
-        while self._queue and self._queue[0][0] <= now_s and self._tokens >= 1:
-            due_s, key = heapq.heappop(self._queue)
-            pending = self._pending.get(key)
-            if pending is not None and pending.due_s == due_s:
-                self._tokens -= 1
-                del self._pending[key]
-                known = self._records.get(key)
-                return key, pending, known[0] if known is not None else None
+        for queue in self._queues if self._tokens >= 1 else ():
+            while queue and queue[0][0] <= now_s:
+                due_s, key = heapq.heappop(queue)
+                pending = self._pending.get(key)
+                if pending is not None and pending.due_s == due_s:
+                    self._tokens -= 1
+                    del self._pending[key]
+                    known = self._records.get(key)
+                    return key, pending, known[0] if known is not None else None
         return None
 
     def written(self, key: Key, record: EventRecord, now_s: float) -> None:
@@ -112,14 +118,30 @@ class EventDesk:
         known = self._records.get(key)
         return known[1] + self._limits.pace_s if known is not None else float("-inf")
 
+    def _room_for(self, key: Key) -> int:
+        most = self._limits.waiting
+        return most if _is_warning(key) else most - most // 4
+
     def _put(self, key: Key, pending: Pending, due_s: float) -> None:
         pending.due_s = due_s
-        heapq.heappush(self._queue, (due_s, key))
-        if len(self._queue) > 4 * len(self._pending) + 64:
-            self._queue = [(waiting.due_s, key) for key, waiting in self._pending.items()]
-            heapq.heapify(self._queue)
+        queue = self._queue_of(key)
+        heapq.heappush(queue, (due_s, key))
+        if len(queue) > 4 * len(self._pending) + 64:
+            queue[:] = [
+                (waiting.due_s, other)
+                for other, waiting in self._pending.items()
+                if self._queue_of(other) is queue
+            ]
+            heapq.heapify(queue)
+
+    def _queue_of(self, key: Key) -> _Queue:
+        return self._queues[0 if _is_warning(key) else 1]
 
     def _refill(self, now_s: float) -> None:
         gained = (now_s - self._tokens_at_s) * self._limits.a_second
         self._tokens = min(self._limits.burst, self._tokens + gained)
         self._tokens_at_s = now_s
+
+
+def _is_warning(key: Key) -> bool:
+    return key[2] in _WARNING_REASONS

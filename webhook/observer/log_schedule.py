@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 Pod = tuple[str, str]
 _DOUBLINGS_MAX = 10
+_LAST_TRIES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +89,8 @@ class LogSchedule:
         if turn.is_asked_again or has_more:
             turn.is_asked_again = False
             self._put(pod, turn, now_s + self._pace.gap_s)
-        elif turn.is_last and is_read:
+        elif turn.is_last and (is_read or turn.failures >= _LAST_TRIES):
+            # The log of a pod that is over may be gone for good, and the pod stay for ever.
             del self._turns[pod]
         else:
             wait_s = min(

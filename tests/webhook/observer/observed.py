@@ -114,3 +114,13 @@ def watchtower(found: Json | None = None, log: Any = None) -> Watchtower:
     tower.store.read(POD, found or pod(), changes)
     tower.store.apply(POD, changes)
     return tower
+
+
+def samples(tower: Watchtower, name: str) -> dict[frozenset[tuple[str, str]], float]:
+    """Return what a metric says, by its labels."""
+    return {
+        frozenset(sample.labels.items()): sample.value
+        for family in tower.collect()
+        for sample in family.samples
+        if sample.name == name
+    }
