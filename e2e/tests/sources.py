@@ -21,6 +21,9 @@ _WRITE = """
 import base64, json, os, sys
 order = json.load(sys.stdin)
 os.makedirs(order["at"], exist_ok=True)
+others = set(os.listdir(order["at"])) - {name.partition("/")[0] for name in order["files"]}
+if others and order["is_new"]:
+    raise SystemExit(f"{order['at']} is there and is not of these tests: it holds {', '.join(sorted(others)[:5])}")
 for name, text in order["files"].items():
     path = os.path.join(order["at"], name)
     os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -28,6 +31,13 @@ for name, text in order["files"].items():
         file.write(base64.b64decode(text))
 os.chmod(order["at"], order["mode"])
 os.chown(order["at"], order["owner"], order["owner"])
+"""
+# The last directory above that is kept comes as $0.
+_REMOVE = """
+rm -rf "$1" || exit 1
+above=$(dirname "$1")
+while [ "$above" != "$0" ] && rmdir "$above" 2>/dev/null; do above=$(dirname "$above"); done
+:
 """
 _STATE = """
 import hashlib, json, os, sys
@@ -57,8 +67,15 @@ class Source:
 
     def write(self, files: Mapping[str, bytes], *, mode: int = 0o755, owner: int = 0) -> None:
         """Write files, with the directories that they are in. `mode` and `owner` are those of the source itself."""
+        self._write(files, mode, owner, is_new=False)
+
+    def make(self, files: Mapping[str, bytes], *, mode: int, owner: int) -> None:
+        """Make it, with these files. Raises KubectlFailed if it is there with others: a node may be somebody's."""
+        self._write(files, mode, owner, is_new=True)
+
+    def _write(self, files: Mapping[str, bytes], mode: int, owner: int, *, is_new: bool) -> None:
         texts = {name: base64.b64encode(content).decode() for name, content in files.items()}
-        order = {"at": self.path, "files": texts, "mode": mode, "owner": owner}
+        order = {"at": self.path, "files": texts, "mode": mode, "owner": owner, "is_new": is_new}
         self.namespace.exec(_POD, _POD, "python3", "-S", "-c", _WRITE, text=json.dumps(order))
 
     def read(self, name: str) -> str:
@@ -76,8 +93,8 @@ class Source:
         return {name: digest for name, digest in hashes.items() if digest}
 
     def remove(self) -> None:
-        """Remove it with all that is in it."""
-        self._run("rm", "-rf", self.path)
+        """Remove it with all that is in it, and the directories above that hold nothing any more."""
+        self._run("sh", "-c", _REMOVE, ROOT, self.path)
 
     def _run(self, *argv: str) -> str:
         return self.namespace.exec(_POD, _POD, *argv)
@@ -95,9 +112,9 @@ class Sources:
     def make(
         self, files: Mapping[str, bytes], *, name: str = "", mode: int = 0o755, owner: int = 0
     ) -> Source:
-        """Return a directory with these files; one of that name is added to."""
+        """Return a directory with these files and no others."""
         source = Source(self._namespace, f"{ROOT}/{name or f'e2e-{secrets.token_hex(4)}'}")
-        source.write(files, mode=mode, owner=owner)
+        source.make(files, mode=mode, owner=owner)
         return source
 
 

@@ -164,7 +164,7 @@ def test_a_stateful_set_s_pods_have_their_own_and_find_it_again(ml: Namespace, b
     _rolled_out(ml, "statefulset/shelves")
     before = ml.ready("shelves-0")
     ml.api.delete("pod", "shelves-0", ml.name)
-    wait_for(lambda: _is_another(ml.pod("shelves-0"), before), READY_S)
+    assert wait_for(lambda: _is_another(ml.pod("shelves-0"), before), READY_S)
     ml.ready("shelves-0")
     assert ml.exec("shelves-0", "app", "cat", "/data/shelves-0") == "shelves-0\nshelves-0\n"
     assert ml.exec("shelves-0", "app", "cat", "/data/shelves-1") == "shelves-1\n"
