@@ -301,6 +301,11 @@ _METHODS: Mapping[str, Callable[..., Any]] = {
     "isGreaterThan": lambda a, b: a > b,
     "isLessThan": lambda a, b: a < b,
     "compareTo": lambda a, b: (a > b) - (a < b),
+    # Of the authorizer, which is what the requester may do: a set of (group, resource, verb).
+    "group": lambda rights, group: (rights, group),
+    "resource": lambda asked, resource: (*asked, resource),
+    "check": lambda asked, verb: (*asked[1:], verb) in asked[0],
+    "allowed": lambda is_allowed: is_allowed,
 }
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "size": len,

@@ -29,15 +29,22 @@ def called(
 
 
 def refusals(
-    policy: str, pod: Json, namespace: str, labels: Mapping[str, str], *, old: Any = None
+    policy: str,
+    pod: Json,
+    namespace: str,
+    labels: Mapping[str, str],
+    *,
+    old: Any = None,
+    rights: frozenset[tuple[str, str, str]] = frozenset(),
 ) -> list[str]:
-    """Return the messages with which a policy refuses a pod."""
+    """Return the messages with which a policy refuses a pod. `rights` of the requester: group, resource, verb."""
     spec = of_base("ValidatingAdmissionPolicy", policy)["spec"]
     all_labels = {**labels, _NAME_LABEL: namespace}
     env: dict[str, Any] = {
         "object": pod,
         "oldObject": old,
         "namespaceObject": {"metadata": {"name": namespace, "labels": all_labels}},
+        "authorizer": rights,
     }
     if not selects(spec["matchConstraints"]["namespaceSelector"], all_labels):
         return []

@@ -238,10 +238,12 @@ def _with_image(pod: Json, name: str) -> Json:
     ],
 )
 def test_what_is_privileged_keeps_its_image(source: str, container: str, is_refused: bool) -> None:
-    """A daemon is upgraded by its image; a privileged container's would be a way to root on the node."""
+    """A daemon is upgraded by its image; a privileged container's would be a way to root on the node, but for who has it anyway."""
     old = between_rounds(mutated(pod_with({_REQUEST: source})).after)
-    told = refusals("sidemount-images", _with_image(old, container), "ml", _ENABLED, old=old)
-    assert bool(told) is is_refused
+    new = _with_image(old, container)
+    assert bool(refusals("sidemount-images", new, "ml", _ENABLED, old=old)) is is_refused
+    rights = frozenset({("sidemount.io", "keepers", "upgrade")})
+    assert refusals("sidemount-images", new, "ml", _ENABLED, old=old, rights=rights) == []
     assert refusals("sidemount-images", pod_with({}), "ml", _ENABLED, old=pod_with({})) == []
 
 

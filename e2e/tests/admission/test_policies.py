@@ -131,18 +131,28 @@ def test_a_debugging_container(alone: Admitting, running: Json, container: Json,
 
 
 def test_what_is_privileged_keeps_its_image(alone: Admitting, running: Json) -> None:
-    """A daemon's may be changed: that is its upgrade."""
-    metadata = running["metadata"]
-    change = (
-        "set",
-        "image",
-        f"--namespace={metadata['namespace']}",
-        f"pod/{metadata['name']}",
-        "--dry-run=server",
+    """A daemon's may be changed: that is its upgrade. Who may upgrade keepers changes a keeper's too, as the administrator may."""
+    namespace, name = running["metadata"]["namespace"], running["metadata"]["name"]
+    alone.api.apply(*_may_edit(namespace))
+    change = ("set", "image", f"--namespace={namespace}", f"pod/{name}", "--dry-run=server")
+    alone.api.run(*change, "sidemount-train=other", "--as=editor")
+    with pytest.raises(KubectlFailed, match=r"privileged container of Sidemount cannot be changed by you"):
+        alone.api.run(*change, "sidemount-keeper=other", "--as=editor")
+    alone.api.run(*change, "sidemount-keeper=other")
+
+
+def _may_edit(namespace: str) -> tuple[Json, Json]:
+    """Return what lets somebody change pods and nothing else. No controller is there who would fill in the usual roles."""
+    api, metadata = "rbac.authorization.k8s.io", {"name": "editor", "namespace": namespace}
+    rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "patch"]}]
+    binding = {
+        "roleRef": {"apiGroup": api, "kind": "Role", "name": "editor"},
+        "subjects": [{"apiGroup": api, "kind": "User", "name": "editor"}],
+    }
+    return (
+        {"apiVersion": f"{api}/v1", "kind": "Role", "metadata": metadata, "rules": rules},
+        {"apiVersion": f"{api}/v1", "kind": "RoleBinding", "metadata": metadata, **binding},
     )
-    alone.api.run(*change, "sidemount-train=other")
-    with pytest.raises(KubectlFailed, match=r"privileged container of Sidemount cannot be changed"):
-        alone.api.run(*change, "sidemount-keeper=other")
 
 
 def _in(found: Json, namespace: str) -> Json:
