@@ -17,7 +17,7 @@ from webhook.observer.event_record import (
     render_event,
     render_update,
 )
-from webhook.observer.news import Occurrence
+from webhook.observer.news import Occurrence, Reason
 
 _IDLE_S = 0.5
 _log = log("observer.event_writing")
@@ -41,7 +41,8 @@ class EventWriting:
         self._clock = clock
         self._desk = EventDesk(limits, clock())
         self._wake = asyncio.Event()
-        self.results: Counter[tuple[str, str]] = Counter()
+        # There before the first: of a counter that begins with 1 Prometheus sees no increase.
+        self.results: Counter[tuple[str, str]] = Counter({(reason.value, "dropped"): 0 for reason in Reason})
 
     def __len__(self) -> int:
         return len(self._desk)

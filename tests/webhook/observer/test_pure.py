@@ -323,6 +323,8 @@ def test_a_counter_is_there_before_anything_is_counted() -> None:
     of_class = frozenset({("class", "directory")})
     assert samples(tower, "sidemount_oom_kills_total")[of_class] == 0
     assert samples(tower, "sidemount_stall_seconds_count")[of_class] == 0
+    dropped = frozenset({("reason", "VolumeAbnormal"), ("result", "dropped")})
+    assert samples(tower, "sidemount_observer_events_total")[dropped] == 0
 
 
 # Turns -----------------------------------------------------------------------------------------------
