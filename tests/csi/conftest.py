@@ -29,3 +29,16 @@ def plugin(node: MountNode) -> Iterator[Plugin]:
         yield plugin.start()
     finally:
         plugin.end()
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Plugin]:
+    """Return a plugin that all tests of a module use, one after the other, each leaving nothing."""
+    with scratch_directory() as work:
+        node = MountNode(work)
+        plugin = Plugin(node)
+        try:
+            yield plugin.start()
+        finally:
+            plugin.end()
+            node.close()

@@ -1,6 +1,8 @@
 """Publish and unpublish over the socket, with the process launcher."""
 
 import os
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,15 @@ from csi.proto import csi_pb2
 from tests.csi.plugin import Plugin, Refused
 
 pytestmark = [pytest.mark.root, pytest.mark.fuse]
+
+
+@pytest.fixture
+def plugin(shared: Plugin) -> Iterator[Plugin]:
+    """Return the module's plugin with an empty store and no target."""
+    yield shared
+    for place in ("store", "targets"):
+        for path in (shared.node.work / place).iterdir():
+            shutil.rmtree(path)
 
 
 def test_a_published_volume_is_live_and_an_unpublished_one_leaves_nothing(plugin: Plugin) -> None:
@@ -121,6 +132,8 @@ def test_a_sub_path_that_is_no_directory_fails_the_publish_and_leaves_nothing(
     plugin.publish(subPath="real")
     (plugin.seen() / "inside").write_text("")
     assert (store / "real" / "inside").exists()
+    plugin.unpublish()
+    assert plugin.leftovers() == []
 
 
 def test_what_a_failed_publish_found_stays_as_it_was(plugin: Plugin) -> None:

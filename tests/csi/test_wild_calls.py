@@ -1,7 +1,7 @@
 """Calls that nobody should make: each gets its code and a message that names the field, and leaves nothing; the plugin goes on."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,24 +14,10 @@ from csi.publish_request import PublishRequest, parse_path, parse_publish
 from sidemount.model.errors import InvalidRequest
 from tests.csi.plugin import Plugin, Refused
 from tests.csi.wire import written
-from tests.host.mount_node import MountNode, scratch_directory
 
 pytestmark = [pytest.mark.root, pytest.mark.fuse]
 
 Change = Callable[[csi_pb2.NodePublishVolumeRequest], object]
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[Plugin]:
-    """Return a plugin for calls that leave nothing."""
-    with scratch_directory() as work:
-        node = MountNode(work)
-        plugin = Plugin(node)
-        try:
-            yield plugin.start()
-        finally:
-            plugin.end()
-            node.close()
 
 
 def _set(field: str, value: object) -> Change:
