@@ -68,7 +68,9 @@ class LogReading:
             return
         if before is None or before.uid != now.uid or _changed(before, now):
             self._logs.setdefault(now.key, PodLog())
-            self._schedule.ask(now.key, self._clock(), is_last=now.is_over)
+            # Pods that were over before we saw them are many, and nobody waits for what they said.
+            was_over = now.is_over and (before is None or before.uid != now.uid)
+            self._schedule.ask(now.key, self._clock(), is_last=now.is_over, can_wait=was_over)
             self._wake.set()
 
     def health(self, pod: Pod) -> Mapping[str, VolumeHealth] | None:
