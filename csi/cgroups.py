@@ -62,11 +62,15 @@ class ControlGroups:
             os.rmdir(self.directory)
 
 
-def find_control_groups() -> ControlGroups | None:
-    """Return where groups with a memory limit can be made, None if nowhere."""
+def find_control_groups(instance: str) -> ControlGroups | None:
+    """Return where groups with a memory limit can be made, None if nowhere.
+
+    `instance` tells this node's from another's: two on one machine may have targets of the same path.
+    """
+    ours = f"{_OURS}-{instance}"
     unified, first = _places()
     if unified is not None and _has_memory(unified):
-        directory = f"{unified}/{_OURS}"
+        directory = f"{unified}/{ours}"
         try:
             os.makedirs(directory, exist_ok=True)
             _write(f"{unified}/cgroup.subtree_control", "+memory")
@@ -75,7 +79,7 @@ def find_control_groups() -> ControlGroups | None:
             return None
         return ControlGroups(directory, "memory.max")
     if first is not None:
-        directory = f"{first}/{_OURS}"
+        directory = f"{first}/{ours}"
         try:
             os.makedirs(directory, exist_ok=True)
         except OSError:

@@ -7,6 +7,7 @@ it becomes one, checked against the process of that number: the plugin may die a
 import asyncio
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -29,6 +30,7 @@ from sidemount.host.mount_table import read_mount_table
 from sidemount.model.errors import HostFailure
 from sidemount.model.names import client_place
 
+INSTANCE_FILE = "instance"
 _AGAIN_FIRST_S = 0.1
 _AGAIN_MOST_S = 30.0
 _STEADY_S = 10.0
@@ -64,15 +66,15 @@ class ProcessLauncher:
         self._changed = changed
         self._log = log("csi.process_launcher")
         self._daemons: dict[str, _Daemon] = {}
-        self._groups = cgroups.find_control_groups()
         self._trimmer: asyncio.TimerHandle | None = None
-        if self._groups is None:
-            self._log.warning("no_control_groups", consequence="no memory limit holds for daemons")
         try:
             for name, mode in (("run", 0o711), ("daemons", 0o700), ("logs", 0o700)):
                 os.makedirs(f"{state_dir}/{name}", mode=mode, exist_ok=True)
+            self._groups = cgroups.find_control_groups(_instance(state_dir))
         except OSError as error:
             raise HostFailure(f"state {state_dir}: {error.strerror}", errno=error.errno or 0) from error
+        if self._groups is None:
+            self._log.warning("no_control_groups", consequence="no memory limit holds for daemons")
 
     # Launcher ----------------------------------------------------------------------------------------
 
@@ -334,6 +336,20 @@ class ProcessLauncher:
                     os.truncate(path, 0)
         if self._daemons:
             self._trim_later()
+
+
+def _instance(state_dir: str) -> str:
+    """Return what tells this state from every other, whatever it is called."""
+    path = Path(state_dir) / INSTANCE_FILE
+    with contextlib.suppress(FileNotFoundError):
+        known = path.read_text("ascii", "replace").strip()
+        if re.fullmatch("[0-9a-f]{16}", known):
+            return known
+    made = os.urandom(8).hex()
+    aside = path.with_suffix(".new")
+    aside.write_text(made)
+    aside.rename(path)
+    return made
 
 
 def _is_in_memory(directory: str) -> bool:

@@ -1,5 +1,6 @@
 """A running plugin on a node of the test's own, and a client that speaks to its socket as any other caller would."""
 
+import contextlib
 import json
 import os
 import signal
@@ -11,6 +12,8 @@ from typing import Any
 
 import grpc
 
+from csi.cgroups import find_control_groups
+from csi.process_launcher import INSTANCE_FILE
 from csi.proto import csi_pb2
 from tests.host.mount_node import MountNode, eventually
 
@@ -230,8 +233,7 @@ class Plugin:
         found = [f"mount {mount.mount_point}" for mount in self.node.fuse_mounts()]
         found += [f"process {pid}" for pid in self.daemons()]
         for directory in ("run", "targets", "daemons", "logs"):
-            place = self.seen_state / directory
-            found += [str(path) for path in place.iterdir()] if place.exists() else []
+            found += [str(path) for path in self._places(directory)]
         return found + [str(path) for path in (self.node.work / "targets").iterdir()]
 
     def events(self, name: str) -> list[dict[str, Any]]:
@@ -245,16 +247,25 @@ class Plugin:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait(5)
-        for pid in self.daemons():
-            with_suppressed_kill(pid)
+        instance = self.seen_state / INSTANCE_FILE
+        groups = find_control_groups(instance.read_text()) if instance.exists() else None
+        names = [path.name for path in self._places("run")]
+        eventually(self._kill_daemons, what="the daemons end")
+        if groups is not None:
+            for name in names:
+                groups.remove(name)
+            groups.close()
 
+    def _kill_daemons(self) -> bool:
+        left = self.daemons()
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return not left
 
-def with_suppressed_kill(pid: int) -> None:
-    """Kill a process that may be gone."""
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
+    def _places(self, name: str) -> list[Path]:
+        place = self.seen_state / name
+        return list(place.iterdir()) if place.exists() else []
 
 
 def _pids() -> list[int]:

@@ -107,9 +107,10 @@ def test_a_daemon_is_in_a_session_of_its_own_with_no_more_rights_than_its_class(
     group = next(
         line.rpartition(":")[2]
         for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines()
-        if "/sidemount/" in line
+        if "/sidemount-" in line
     )
-    assert group.startswith("/sidemount/csi-")
+    instance = (plugin.seen_state / "instance").read_text()
+    assert group.startswith(f"/sidemount-{instance}/csi-")
     names = {
         part.partition(b"=")[0] for part in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") if part
     }
