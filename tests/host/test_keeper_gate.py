@@ -249,12 +249,12 @@ def test_a_daemon_that_takes_the_descriptor_and_dies_is_succeeded(make_pod: Make
 
 
 def test_a_daemon_that_never_answers_is_replaced(make_pod: MakePod) -> None:
-    pod = make_pod(flags=("--start-seconds", "1"))
+    pod = make_pod(flags=("--start-seconds", "3"))
     pod.start_keeper()
     eventually(lambda: pod.probe().startswith("not ready: its daemon"))
     log = pod.node.work / "impostor.txt"
     impostor = pod.node.start([PYTHON, "-c", IMPOSTOR, pod.run_dir / "train"], log=log)
-    assert impostor.wait(10) == -signal.SIGKILL
+    assert impostor.wait(30) == -signal.SIGKILL
     assert log.read_text() == "served\n"
     pod.start_daemon()
     pod.wait_ready()
