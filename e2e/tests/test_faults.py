@@ -5,6 +5,7 @@ A row is printed for each event at the end of the run. `E2E_FAULTS_PAGE=docs/fai
 
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ import pytest
 
 from e2e.cluster.bring_up import answers, node_is_ready
 from e2e.cluster.kubectl import Json, KubectlFailed
+from e2e.cluster.places import SOURCE
 from e2e.cluster.running import RunningCluster
 from e2e.cluster.waiting import wait_for
 from e2e.tests.deployment import Installation
@@ -214,6 +216,7 @@ def test_an_application_outlives_a_hung_daemon_an_upgrade_and_the_node_s_compone
     other = f"{sidemount()}-upgraded"
     pod.node.ctr("images", "tag", "--force", sidemount(), other)
     stage.survive(pod, "daemon's image changed", lambda: _set_image(stage, pod, DAEMON, other), daemon=1)
+    stage.survive(pod, "keeper's image changed", lambda: _set_image(stage, pod, KEEPER, other), keeper=1)
     for component in ("kubelet", "containerd"):
         stage.survive(pod, f"{component} killed", partial(_component_killed, stage.cluster, pod, component))
     stage.end(pod, "pod deleted without grace", lambda: stage.delete(pod, "--force", "--grace-period=0"))
@@ -304,7 +307,7 @@ def test_a_class_without_takeover_is_mounted_anew(stage: Stage) -> None:
 def test_a_pod_ends_while_its_daemon_hangs(stage: Stage) -> None:
     """All of it, not only what serves: nobody is there who would answer or succeed it."""
     pod = stage.pod()
-    kill(signal.SIGSTOP, *pod.processes(DAEMON).values())
+    kill(signal.SIGSTOP, *pod.family(DAEMON))
     stage.end(pod, "pod deleted while its daemon hangs", lambda: stage.delete(pod))
 
 
@@ -315,8 +318,8 @@ def test_a_volume_needs_nobody_of_the_node_to_recover(stage: Stage) -> None:
     for component in ("kubelet", "containerd"):
         event = f"serving process killed while {component} is away"
         stage.survive(pod, event, partial(_killed_meanwhile, stage, pod, component))
-    first = pod.first_process(DAEMON)
-    stage.survive(pod, "daemon's first process hung", lambda: kill(signal.SIGSTOP, first), daemon=1)
+    event = "every process of the daemon hung, `hungAfter: 2s`"
+    stage.survive(pod, event, lambda: kill(signal.SIGSTOP, *pod.family(DAEMON)), daemon=1)
     stage.end(pod, "pod deleted after a failed probe", lambda: stage.delete(pod))
 
 
@@ -335,7 +338,7 @@ def _killed_meanwhile(stage: Stage, pod: WitnessPod, component: str) -> None:
 def test_a_pod_that_is_deleted_while_its_keeper_is_dead_ends_when_its_mounts_are_detached(
     stage: Stage,
 ) -> None:
-    """kubelet starts no container of a deleted pod anew. No file is touched, and docs/troubleshooting.md says what ends it.
+    """kubelet starts no container of a deleted pod anew. No file is touched, and docs/failures.md says what ends it.
 
     Killed for the second time, the keeper is not started anew at once.
     """
@@ -344,10 +347,20 @@ def test_a_pod_that_is_deleted_while_its_keeper_is_dead_ends_when_its_mounts_are
     _killed(pod, KEEPER)
     stage.delete(pod)
     assert wait_for(lambda: not pod.has_processes(), RECOVERED_S), pod.described("has processes")
-    detached = [line.split()[4] for line in pod.mounts() if " fuse.sidemount " in line]
-    assert detached, "there is nothing that keeps it"
-    for place in sorted(detached, reverse=True):
-        pod.node.on_node("umount", "-l", place)
+    assert wait_for(lambda: not _of_apps(pod), RECOVERED_S), pod.mounts()
+    assert [line for line in pod.mounts() if " fuse.sidemount " in line], "there is nothing that keeps it"
+    pod.node.on_node("sh", "-c", _documented().replace("POD-UID", pod.uid))
     stage.end(
         pod, "pod deleted while its keeper is dead, mounts detached by hand", lambda: None, late_s=130.0
     )
+
+
+def _of_apps(pod: WitnessPod) -> list[str]:
+    """Return what kubelet itself detaches, when the containers have ended."""
+    return [line for line in pod.mounts() if "/volume-subpaths/" in line]
+
+
+def _documented() -> str:
+    """Return the command that the page shows."""
+    (command,) = re.findall(r"^# (awk .*)$", (SOURCE / "docs/failures.md").read_text(), re.MULTILINE)
+    return str(command)

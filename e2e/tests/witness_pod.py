@@ -109,6 +109,11 @@ class WitnessPod:
         assert found, f"{container} of {self.name} has no processes"
         return found
 
+    def family(self, container: str) -> list[int]:
+        """Return the numbers here of a container's first process and its children: not of a probe that runs at this moment."""
+        first = self.first_process(container)
+        return [first, *(pid for pid in self.processes(container).values() if _parent(pid) == first)]
+
     def has_processes(self) -> bool:
         """Tell whether any process of the pod lives."""
         for directory in self._cgroups().rglob(f"pod{self.uid}"):
@@ -222,8 +227,18 @@ class WitnessPod:
 
     def described(self, what: str) -> str:
         """Return a sentence, what the witnesses have told, and what a person would look at first."""
-        told = {name: self.seen(name) for name in APPS}
+        seen = {name: self.seen(name) for name in APPS}
+        told = {
+            name: (each.outcomes, each.good, max(each.stalls_ms, default=0.0)) for name, each in seen.items()
+        }
         return f"{self.name} {what}: {told}\n{self.namespace.described(self.name)}"
+
+
+def _parent(pid: int) -> int:
+    """Return the number of a process's parent; 0 when it has ended."""
+    with suppress(OSError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return 0
 
 
 def kill(number: signal.Signals, *pids: int) -> None:
