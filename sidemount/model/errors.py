@@ -41,6 +41,7 @@ class Reason(Enum):
     IMMUTABLE = "Immutable"
     HAND_MADE = "HandMade"
     NOT_INJECTED = "NotInjected"
+    OWN_CONTAINER = "OwnContainer"
     RESOURCES_EXCEEDED = "ResourcesExceeded"
     LIMIT_RANGE_EXCEEDED = "LimitRangeExceeded"
     QUOTA_EXCEEDED = "QuotaExceeded"

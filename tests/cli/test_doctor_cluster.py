@@ -54,7 +54,7 @@ ok  API server          v1.31.2
 ok  type                fusedriverclasses.sidemount.io, v1alpha1
 ok  mutating webhook    2 entries, the authority holds until {until}
 ok  validating webhook  3 entries, the authority holds until {until}
-ok  policies            3, in force
+ok  policies            4, in force
 ok  webhook             2 of 2 replicas ready in sidemount-system
 ok  certificate         holds until {leaf}
 ok  facts               the webhook's are 3 s old
@@ -124,7 +124,7 @@ SOON = metrics(NOW + timedelta(days=3))
                      "no classes.sidemount.io", id="an entry is gone"),
         pytest.param(change(place.MUTATING, _empty_bundle), "mutating webhook", "fail", "caBundle is empty", id="empty caBundle"),
         pytest.param(change(place.VALIDATING, _strange_bundle), "validating webhook", "fail", "no certificate", id="strange caBundle"),
-        pytest.param(change(place.BINDINGS, list.pop), "policies", "warn", "not bound: sidemount-images", id="a policy is not bound"),
+        pytest.param(change(place.BINDINGS, list.pop), "policies", "warn", "not bound: sidemount-exec", id="a policy is not bound"),
         pytest.param(change(place.POLICIES, list.clear), "policies", "warn", "no sidemount-pods", id="no policies"),
         pytest.param(change(place.WEBHOOK_PODS, list.clear), "webhook", "fail", "0 of 0", id="no replica"),
         pytest.param(change(place.WEBHOOK_PODS, list.pop), "webhook", "warn", "1 of 1", id="one replica alone"),
@@ -270,7 +270,7 @@ def test_after_a_removal_what_holds_pods_back_is_named_with_its_command(
     for command in (
         "kubectl delete mutatingwebhookconfiguration sidemount",
         "kubectl delete validatingwebhookconfiguration sidemount",
-        "kubectl delete validatingadmissionpolicy sidemount-pods sidemount-ephemeral-containers sidemount-images",
+        "kubectl delete validatingadmissionpolicy sidemount-pods sidemount-ephemeral-containers sidemount-images sidemount-exec",
         "kubectl delete customresourcedefinition fusedriverclasses.sidemount.io",
     ):
         assert command in out

@@ -90,7 +90,12 @@ def test_every_rule_for_new_pods_refuses_in_its_own_words(alone: Admitting, uniq
 
 
 def test_no_rule_is_without_a_case() -> None:
-    cases = {"sidemount-pods": len(_PODS), "sidemount-ephemeral-containers": 2, "sidemount-images": 1}
+    cases = {
+        "sidemount-pods": len(_PODS),
+        "sidemount-ephemeral-containers": 2,
+        "sidemount-images": 1,
+        "sidemount-exec": 1,
+    }
     found = [
         each
         for each in yaml.safe_load_all(_POLICIES.read_text())
@@ -141,10 +146,32 @@ def test_what_is_privileged_keeps_its_image(alone: Admitting, running: Json) -> 
     alone.api.run(*change, "sidemount-keeper=other")
 
 
+@pytest.mark.parametrize("way", ["exec", "attach"])
+@pytest.mark.parametrize("container", ["sidemount-keeper", "sidemount-train"])
+def test_nobody_enters_a_container_of_ours(alone: Admitting, running: Json, way: str, container: str) -> None:
+    """But who may upgrade keepers. Whoever is let in is told that no node runs the pod."""
+    namespace, name = running["metadata"]["namespace"], running["metadata"]["name"]
+    alone.api.apply(*_may_edit(namespace))
+    own = running["spec"]["containers"][0]["name"]
+
+    def enter(where: str, *who: str) -> str:
+        command = ("--", "true") if way == "exec" else ()
+        with pytest.raises(KubectlFailed) as failed:
+            alone.api.run(way, f"--namespace={namespace}", name, "-c", where, *who, *command)
+        return failed.value.reason
+
+    assert "nobody enters a container of Sidemount" in enter(container, "--as=editor")
+    for told in (enter(own, "--as=editor"), enter(container)):
+        assert "does not have a host assigned" in told
+
+
 def _may_edit(namespace: str) -> tuple[Json, Json]:
-    """Return what lets somebody change pods and nothing else. No controller is there who would fill in the usual roles."""
+    """Return what lets somebody change pods, enter them, and nothing else. No controller is there who would fill in the usual roles."""
     api, metadata = "rbac.authorization.k8s.io", {"name": "editor", "namespace": namespace}
-    rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "patch"]}]
+    rules = [
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "patch"]},
+        {"apiGroups": [""], "resources": ["pods/exec", "pods/attach"], "verbs": ["create", "get"]},
+    ]
     binding = {
         "roleRef": {"apiGroup": api, "kind": "Role", "name": "editor"},
         "subjects": [{"apiGroup": api, "kind": "User", "name": "editor"}],

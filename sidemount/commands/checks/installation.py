@@ -21,7 +21,7 @@ _ENTRIES = {
     "mutating": (f"pods.{DOMAIN}", f"claims.{DOMAIN}"),
     "validating": (f"pods.{DOMAIN}", f"updates.{DOMAIN}", f"classes.{DOMAIN}"),
 }
-_POLICIES = ("sidemount-pods", "sidemount-images", "sidemount-ephemeral-containers")
+_POLICIES = ("sidemount-pods", "sidemount-images", "sidemount-ephemeral-containers", "sidemount-exec")
 _SOON = timedelta(days=20)
 
 
