@@ -210,16 +210,23 @@ def test_an_application_outlives_the_processes_of_its_volume(stage: Stage) -> No
     stage.end(pod, "pod deleted", lambda: stage.delete(pod))
 
 
-def test_an_application_outlives_a_hung_daemon_an_upgrade_and_the_node_s_components(stage: Stage) -> None:
+def test_an_application_outlives_a_hung_daemon_and_the_node_s_components(stage: Stage) -> None:
     pod = stage.pod()
     stage.survive(pod, "serving process hung, `hungAfter: 2s`", lambda: pod.strike_serving(signal.SIGSTOP))
+    for component in ("kubelet", "containerd"):
+        stage.survive(pod, f"{component} killed", partial(_component_killed, stage.cluster, pod, component))
+    stage.end(pod, "pod deleted without grace", lambda: stage.delete(pod, "--force", "--grace-period=0"))
+
+
+@pytest.mark.slow
+def test_an_application_outlives_an_upgrade(stage: Stage) -> None:
+    """By other images, in the order that docs/troubleshooting.md tells. `tests/pods/test_upgrades.py` does it without a cluster."""
+    pod = stage.pod()
     other = f"{sidemount()}-upgraded"
     pod.node.ctr("images", "tag", "--force", sidemount(), other)
     stage.survive(pod, "daemon's image changed", lambda: _set_image(stage, pod, DAEMON, other), daemon=1)
     stage.survive(pod, "keeper's image changed", lambda: _set_image(stage, pod, KEEPER, other), keeper=1)
-    for component in ("kubelet", "containerd"):
-        stage.survive(pod, f"{component} killed", partial(_component_killed, stage.cluster, pod, component))
-    stage.end(pod, "pod deleted without grace", lambda: stage.delete(pod, "--force", "--grace-period=0"))
+    stage.end(pod, "pod deleted after an upgrade", lambda: stage.delete(pod))
 
 
 def _set_image(stage: Stage, pod: WitnessPod, container: str, image: str) -> None:

@@ -202,28 +202,3 @@ def test_a_pod_has_its_volume_again_after_its_node_was_without_power(
 def _places(witness: WitnessPod) -> list[str]:
     """Return where the pod's volumes are mounted, each as often as it is."""
     return sorted(line.split()[4] for line in witness.mounts() if "fuse" in line)
-
-
-@pytest.mark.slow
-def test_a_cluster_goes_on_after_its_first_node_was_without_power(
-    cluster: RunningCluster, second: RunningNode, beside: Namespace, source: Source, installed: Installation
-) -> None:
-    """The one with the control plane, and a pod there; one on the other node notices nothing."""
-    beside.create(_on(cluster, manifest("struck", {"source": source.uri})))
-    beside.create(_on(second, manifest("spared", {"source": source.uri})))
-    struck, spared = (WitnessPod(cluster, beside, name) for name in ("struck", "spared"))
-    for witness in (struck, spared):
-        witness.goes_on()
-    mounts, marks = _places(struck), spared.mark()
-    power_off(cluster)
-    power_on(cluster, cluster)
-    again = wait_for(lambda: min(struck.restarts().values()) >= 1, RECOVERED_S)
-    assert again, struck.described("is as it was")
-    after = WitnessPod(cluster, beside, "struck")
-    after.goes_on()
-    assert wait_for(lambda: _places(after) == mounts, RECOVERED_S), (_places(after), mounts)
-    spared.goes_on()
-    for name, since in marks.items():
-        assert spared.seen(name, since).outcomes == {"held": ["ok"], "fresh": ["ok"]}
-    assert set(spared.restarts().values()) == {0}
-    installed.ensure()
