@@ -163,6 +163,11 @@ class Namespace:
         """Return what a container has printed."""
         return self.api.run("logs", f"--namespace={self.name}", name, f"--container={container}")
 
+    def printed(self, name: str, container: str, expected: str) -> None:
+        """Wait until a container has printed exactly this: one that is ready may not have come to it yet."""
+        is_so = wait_for(lambda: self.logs(name, container) == expected, READY_S)
+        assert is_so, (self.logs(name, container), expected, self.described(name))
+
     def described(self, name: str) -> str:
         """Return what a person would look at first."""
         told = []

@@ -242,6 +242,7 @@ def _kill_leaders(trio: Trio, server: RunningCluster, kills: int) -> None:
         trio.wait_rotated(before)
 
 
+@pytest.mark.slow
 def test_a_leader_that_is_killed_in_the_middle_leaves_no_gap_in_trust(
     server: RunningCluster, trio: Trio, asked: Asked
 ) -> None:

@@ -70,7 +70,7 @@ def test_S3_12_a_pod_that_uses_a_claim_reads_and_writes_it(
     ]
     ended = ml.until("reader", has_ended, "ended")
     assert ended["status"]["phase"] == "Succeeded", ml.described("reader")
-    assert ml.logs("reader", "app") == "fish\n"
+    ml.printed("reader", "app", "fish\n")
     assert source.read("sessions/a/new") == "new\n"
 
 

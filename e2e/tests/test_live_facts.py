@@ -97,6 +97,7 @@ def test_a_namespace_is_known_the_moment_it_is_there(cluster: RunningCluster, we
         assert webhook.admit(f"new-{number}")["allowed"]
 
 
+@pytest.mark.slow
 def test_what_is_known_stays_while_the_api_server_is_away(cluster: RunningCluster, webhook: _Webhook) -> None:
     _open(cluster, "before")
     assert webhook.admit("before")["allowed"]

@@ -346,19 +346,6 @@ def test_a_debugging_container_may_not_reach_behind_our_volumes(server: Kubectl)
         server.delete("pod", pod["metadata"]["name"], "ml", "--force", "--grace-period=0")
 
 
-def test_a_running_keeper_keeps_its_image(server: Kubectl) -> None:
-    """A daemon's may be changed: that is its upgrade."""
-    pod = server.create(_named(mutated(pod_with()).after, "ml", f"upgraded-{secrets.token_hex(3)}"))
-    name = pod["metadata"]["name"]
-    try:
-        change = ("set", "image", "--namespace=ml", f"pod/{name}", "--dry-run=server")
-        server.run(*change, "sidemount-train=other")
-        with pytest.raises(KubectlFailed, match=r"\(Immutable\)"):
-            server.run(*change, "sidemount-keeper=other")
-    finally:
-        server.delete("pod", name, "ml", "--force", "--grace-period=0")
-
-
 def _debug(api: Kubectl, pod: Json, name: str, mounts: list[Json]) -> None:
     container = {"name": name, "image": "i", "volumeMounts": mounts}
     changed = {**pod, "spec": {**pod["spec"], "ephemeralContainers": [container]}}

@@ -42,7 +42,7 @@ def test_the_node_is_ready_and_says_its_version(cluster: RunningCluster, api: Ku
 
 def test_a_pod_runs_speaks_and_takes_commands(namespace: Namespace) -> None:
     namespace.run(pod("plain", shell("app", "echo hello from $HOSTNAME")))
-    assert namespace.logs("plain", "app") == "hello from plain\n"
+    namespace.printed("plain", "app", "hello from plain\n")
     token = "/var/run/secrets/kubernetes.io/serviceaccount"
     assert namespace.exec("plain", "app", "ls", token).split() == ["ca.crt", "namespace", "token"]
     assert namespace.exec("plain", "app", "cat", f"{token}/namespace") == namespace.name
@@ -71,7 +71,7 @@ def test_a_service_leads_to_its_pods(namespace: Namespace) -> None:
     url = f"http://{service['spec']['clusterIP']}/index.html"
     namespace.create(pod("client", _asks(url), restartPolicy="Never"))
     assert namespace.until("client", has_ended, "served")["status"]["phase"] == "Succeeded"
-    assert namespace.logs("client", "app") == "served\n"
+    namespace.printed("client", "app", "served\n")
 
 
 def test_a_pod_reaches_the_api_server(api: Kubectl, namespace: Namespace) -> None:

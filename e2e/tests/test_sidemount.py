@@ -96,6 +96,7 @@ def test_the_death_of_what_serves_is_not_noticed(ml: Namespace, books: Source) -
     assert len(written) >= 80
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("container", [_DAEMON, _KEEPER])
 def test_the_death_of_a_whole_container_is_not_noticed(
     cluster: RunningCluster, ml: Namespace, books: Source, container: str
@@ -130,6 +131,7 @@ def _is_started(found: Json, container: str) -> bool:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("component", ["kubelet", "containerd"])
 def test_the_death_of_the_node_s_own_component_is_not_noticed(
     cluster: RunningCluster, ml: Namespace, books: Source, component: str

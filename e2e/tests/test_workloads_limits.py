@@ -66,7 +66,7 @@ def test_a_quota_counts_our_containers_too(ml: Namespace, source: Source) -> Non
             {"books": source.uri},
         )
     )
-    assert ml.logs("fits", "app") == "fish\n"
+    ml.printed("fits", "app", "fish\n")
     second = _asking("second", source, "cat /data/book", resources=_SMALL)
     with pytest.raises(KubectlFailed, match=r"exceeded quota: bounds.*requests\.memory"):
         ml.create(second)
@@ -95,7 +95,7 @@ def test_a_limit_range_is_kept_to_or_the_pod_is_told(ml: Namespace, source: Sour
     limits = {each["name"]: each["resources"]["limits"] for each in created["spec"]["initContainers"]}
     assert limits["sidemount-books"] == {"cpu": "1", "memory": "256Mi"}
     assert ml.until("fits", has_ended, "ended")["status"]["phase"] == "Succeeded", ml.described("fits")
-    assert ml.logs("fits", "app") == "fish\n"
+    ml.printed("fits", "app", "fish\n")
     ml.api.apply(
         {
             **_object(

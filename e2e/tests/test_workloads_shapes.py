@@ -116,14 +116,14 @@ def _shapes(books: str, notes: str) -> Iterator[Json]:
 @pytest.mark.parametrize("name", ["user", "together", "bounded", "host"])
 def test_a_pod_reads_its_volume_whatever_else_it_is(crowd: Namespace, name: str) -> None:
     found = crowd.ready(name)
-    assert crowd.logs(name, "app") == "whale\n"
+    crowd.printed(name, "app", "whale\n")
     assert set(restarts(found).values()) == {0}
 
 
 def test_an_init_container_has_the_volume_before_the_application(crowd: Namespace) -> None:
     crowd.ready("init")
-    assert crowd.logs("init", "first") == "whale\n"
-    assert crowd.logs("init", "app") == "first\n"
+    crowd.printed("init", "first", "whale\n")
+    crowd.printed("init", "app", "first\n")
 
 
 def test_two_volumes_a_part_of_one_and_what_cannot_be_written_to(crowd: Namespace) -> None:
@@ -160,6 +160,7 @@ def test_exec_and_logs_go_to_the_user_s_container(crowd: Namespace) -> None:
     crowd.ready("user")
     where = f"--namespace={crowd.name}"
     assert crowd.api.run("exec", where, "user", "--", "cat", "/data/shelf/two") == "fish\n"
+    crowd.printed("user", "app", "whale\n")
     assert crowd.api.run("logs", where, "user") == "whale\n"
 
 
@@ -167,7 +168,7 @@ def test_a_pod_can_be_debugged(crowd: Namespace) -> None:
     """From a container beside it, which sees the application's processes and through them its volume."""
     crowd.ready("user")
     _debug(crowd, "user", "debugger", "--target=app", "--profile=sysadmin")
-    assert crowd.logs("user", "debugger") == "whale\n"
+    crowd.printed("user", "debugger", "whale\n")
 
 
 def test_who_debugs_does_not_reach_behind_the_volumes(
@@ -187,7 +188,7 @@ def test_who_debugs_does_not_reach_behind_the_volumes(
     seen = mounted("sidemount", "/mounts", readOnly=True, mountPropagation="HostToContainer")
     custom.write_text(json.dumps({"volumeMounts": [seen]}))
     _debug(crowd, "user", "looks", f"--custom={custom}", script="ls -d /mounts/*/")
-    assert crowd.logs("user", "looks").startswith("/mounts/")
+    assert wait_for(lambda: crowd.logs("user", "looks").startswith("/mounts/"), _DEBUGGED_S)
 
 
 def test_no_owner_is_changed_when_kubelet_starts_anew(
