@@ -11,7 +11,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from certs.api_clock import ApiClock
-from certs.exposition import Exposition
+from certs.exposition import exposition_of
 from certs.rotate_settings import RotateSettings
 from certs.rotator import Rotator
 from certs.standing import Standing
@@ -56,7 +56,7 @@ async def _rotate(settings: RotateSettings, announce: Callable[[str], None]) -> 
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     clock = ApiClock(_wall, time.monotonic)
     standing = Standing(time.monotonic, stepped_at_s=time.monotonic())
-    exposition = Exposition(standing)
+    exposition = exposition_of(standing)
     async with Cluster(configuration, clock) as cluster:
         place = lease_place(settings.namespace, settings.lease)
         election = Election(cluster, place, settings.identity, wall=_wall, monotonic_s=time.monotonic)

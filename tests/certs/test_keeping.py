@@ -19,7 +19,7 @@ from certs.__main__ import main
 from certs.api_clock import ApiClock
 from certs.authority import create_authority, issue_serving
 from certs.delivery import CERTIFICATE, KEY, Delivery, is_better
-from certs.exposition import Exposition
+from certs.exposition import exposition_of
 from certs.hosts import parse_hosts
 from certs.keyring import Keyring, Retiring, parse_keyring, render_keyring
 from certs.live import LiveConfiguration, LiveEntry, bundle_patch, parse_configuration
@@ -379,7 +379,7 @@ def test_a_pod_gets_calls_unless_the_fault_is_its_own(standing: Standing, is_rea
 def test_probes_and_metrics_say_how_it_stands() -> None:
     async def work() -> None:
         standing = _standing(own=_BAD, has_been_ready=False, notes=("a note",), authorities={"signer": 1})
-        exposition = Exposition(standing)
+        exposition = exposition_of(standing)
         port = await exposition.start("127.0.0.1", 0)
 
         async def get(path: str) -> tuple[int, str]:
@@ -395,7 +395,7 @@ def test_probes_and_metrics_say_how_it_stands() -> None:
         assert 'sidemount_certs_authorities{state="signer"} 1.0' in text
         assert "sidemount_certs_serving_not_after_seconds 1.7723664e+09" in text
         assert "sidemount_certs_last_success_age_seconds 121.0" in text
-        second = Exposition(standing)
+        second = exposition_of(standing)
         with pytest.raises(HostFailure, match="cannot listen"):
             await second.start("127.0.0.1", port)
         for each in (second, exposition):

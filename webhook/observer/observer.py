@@ -12,13 +12,13 @@ from typing import Any
 from sidemount.host.cluster import Cluster
 from sidemount.host.cluster_configuration import load_cluster_configuration
 from sidemount.host.election import Election, lease_place
+from sidemount.host.exposition import Exposition, Verdict
 from sidemount.host.logs import log
 from sidemount.model.errors import VolumeError
 from sidemount.model.lease import RENEW_EVERY_S
 from webhook.cluster_reader import ClusterReader, ReadLimits
 from webhook.kind_watch import KindWatch, Pace
 from webhook.observer.event_desk import DeskLimits
-from webhook.observer.exposition import Exposition
 from webhook.observer.observed_store import KINDS
 from webhook.observer.settings import ObserverSettings
 from webhook.observer.watchtower import Watchtower
@@ -78,7 +78,11 @@ class Observer:
             wall_ms=lambda: time.time_ns() // 1_000_000,
             random=random.random,
         )
-        exposition = Exposition(unwell=self._unwell, missing=tower.missing, collect=tower.collect)
+        probes = {
+            "/healthz": lambda: Verdict(self._unwell()),
+            "/readyz": lambda: Verdict(tower.missing()),
+        }
+        exposition = Exposition(probes, tower)
         try:
             self.port = await exposition.start(settings.host, settings.port)
             _log.info("started", port=self.port)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from sidemount.host.cluster import Cluster
 from sidemount.host.election import Election
@@ -55,7 +56,7 @@ def since(predecessor_ms: int | None, now_ms: int) -> Since:
     return Since(max(seen_ms - OVERLAP_MS, min(seen_ms, now_ms - KEPT_MS)), seen_ms)
 
 
-class Watchtower:
+class Watchtower(Collector):
     """Everything but the watches and the Lease. `term` is run while we lead."""
 
     def __init__(
