@@ -17,7 +17,6 @@ from tests.webhook.live import WITHIN_S, fill, live_facts, until
 from tests.webhook.running import SERVICE, make_certificates
 from tests.webhook.watched_apiserver import (
     PLURALS,
-    SERVED,
     WatchedApiServer,
     claim,
     namespace,
@@ -28,6 +27,7 @@ from webhook.admit import mutate
 from webhook.cluster_reader import ReadLimits
 from webhook.decision import judge
 from webhook.live_facts import LiveFacts
+from webhook.live_kinds import KINDS
 from webhook.outcome import Doubt
 from webhook.second_look import LookLimits
 from webhook.service import Service
@@ -132,7 +132,7 @@ def looks(server: WatchedApiServer) -> list[tuple[str, str]]:
 
 async def freeze(server: WatchedApiServer) -> None:
     """From now on, watches tell nothing; and none is opened, which would take what is prepared for a read."""
-    await until(lambda: all(server.count("watch", plural) for plural in SERVED), "every watch is open")
+    await until(lambda: all(server.count("watch", kind.plural) for kind in KINDS), "every watch is open")
     server.is_frozen = True
     server.calls.clear()
 

@@ -26,6 +26,7 @@ SERVED = {
     "nodes": ("Node", "v1"),
     "limitranges": ("LimitRange", "v1"),
     "resourcequotas": ("ResourceQuota", "v1"),
+    "pods": ("Pod", "v1"),
 }
 PLURALS = {kind: plural for plural, (kind, _) in SERVED.items()}
 

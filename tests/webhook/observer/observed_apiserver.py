@@ -9,10 +9,7 @@ import jsonpatch
 from aiohttp import web
 
 from sidemount.model.timestamp import parse_timestamp_ms
-from tests.webhook.watched_apiserver import PLURALS, SERVED, Manifest, WatchedApiServer
-
-SERVED.setdefault("pods", ("Pod", "v1"))
-PLURALS.setdefault("Pod", "pods")
+from tests.webhook.watched_apiserver import Manifest, WatchedApiServer
 
 
 @dataclass
