@@ -11,7 +11,7 @@ from sidemount.model.mountspec import KeeperMount
 from tests.host.conftest import MakePod
 from tests.host.keeper_pod import PYTHON, Pod, directory_spec, is_running, view
 from tests.host.mount_node import MountNode, eventually
-from tests.host.test_keeper_recovery import Reader, end_cleanly
+from tests.host.test_keeper_recovery import Reader
 
 pytestmark = [pytest.mark.fuse, pytest.mark.root]
 SUB = view("train", "sub", read_only=True)
@@ -37,8 +37,8 @@ class OwnNamespace:
 
 
 @pytest.fixture
-def pod(make_pod: MakePod) -> Iterator[Pod]:
-    """A live pod with a second volume, whose daemon has a namespace of its own."""
+def containers(make_pod: MakePod) -> Iterator[OwnNamespace]:
+    """Daemons of a live pod of two volumes, in a namespace of their own."""
     pod = make_pod(
         KeeperMount(spec=directory_spec(takeover=True), views=(view("train"), SUB)),
         KeeperMount(spec=directory_spec("other", takeover=True), views=(view("other"),)),
@@ -52,9 +52,15 @@ def pod(make_pod: MakePod) -> Iterator[Pod]:
         for volume in ("train", "other"):
             containers.start_daemon(volume)
         pod.wait_ready()
-        yield pod
+        yield containers
     finally:
         containers.node.close()
+
+
+@pytest.fixture
+def pod(containers: OwnNamespace) -> Pod:
+    """Return that pod."""
+    return containers.pod
 
 
 def _kill_keeper(pod: Pod) -> None:
@@ -70,7 +76,9 @@ def _mounted(pod: Pod) -> list[str]:
     return sorted(Path(mount.mount_point).name for mount in pod.node.fuse_mounts())
 
 
-def test_mounts_of_a_dead_keeper_go_with_their_daemon_and_no_others(pod: Pod) -> None:
+def test_mounts_of_a_dead_keeper_go_with_their_daemon_and_no_others(
+    pod: Pod, containers: OwnNamespace
+) -> None:
     (pod.seen("train") / "written").write_bytes(b"x" * 100_000)
     _kill_keeper(pod)
     _end_daemon(pod)
@@ -82,7 +90,7 @@ def test_mounts_of_a_dead_keeper_go_with_their_daemon_and_no_others(pod: Pod) ->
     with pytest.raises(OSError, match="Too many levels"):
         (pod.seen("train") / "late").write_text("lost")
     pod.start_keeper()  # it was no pod's end
-    OwnNamespace(pod).start_daemon("train")
+    containers.start_daemon("train")
     pod.wait_ready()
     assert _mounted(pod) == sorted(["other", "train", SUB.name])
     assert (pod.seen("train") / "file").read_text() == "content"
@@ -114,16 +122,17 @@ def test_nothing_is_taken_from_an_idle_application_that_holds_a_file(pod: Pod) -
         assert _mounted(pod) == before
 
 
-def test_a_keeper_that_comes_back_in_time_finds_everything(pod: Pod) -> None:
+def test_a_keeper_that_comes_back_in_time_finds_everything(pod: Pod, containers: OwnNamespace) -> None:
     before = pod.node.fuse_mounts()
     _kill_keeper(pod)
     _end_daemon(pod)
     time.sleep(1)
     pod.start_keeper()
-    eventually(lambda: "daemon_came_back" in pod.names(), what="the keeper is found")
-    time.sleep(5)
+    assert pod.daemons["train"].wait(ENOUGH_S) == 0  # the keeper lets it go for its successor's sake
+    assert "mounts_abandoned" not in pod.names(pod.daemon_log("train"))
+    containers.start_daemon("train")
+    pod.wait_ready()
     assert pod.node.fuse_mounts() == before
-    assert is_running(pod.daemons["train"])
     assert (pod.seen("train") / "file").read_text() == "content"
 
 
@@ -139,4 +148,3 @@ def test_what_a_leaving_keeper_has_lent_is_given_up(pod: Pod) -> None:
     assert pod.node.fuse_mounts() == before
     pod.start_keeper()
     eventually(lambda: "daemon_came_back" in pod.names(), what="the keeper is found")
-    _ = end_cleanly
