@@ -238,7 +238,7 @@ class Supervisor:
             self._report_waiting()
 
     def _look_for_keeper(self) -> None:
-        if self._is_stopping and self._server is not None and self._ending is None:
+        if self._server is not None and self._ending is None:
             now = time.monotonic()
             self._orphans.look(now, alone_s=self._link.alone_s(now), use=self._server.use())
 

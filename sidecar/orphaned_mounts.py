@@ -6,6 +6,7 @@ back, and nothing of the volume in use.
 """
 
 import os
+import time
 from dataclasses import dataclass
 
 from sidemount.host import process_attributes
@@ -15,7 +16,7 @@ from sidemount.host.own_descriptors import close_all_but
 
 TOLD_S = 1.0
 ALONE_S = 3.0
-QUIET_S = 1.0
+QUIET_S = 2.2  # who serves tells once a second
 _FRESH_S = 2.5
 
 
@@ -59,7 +60,7 @@ class OrphanedMounts:
         self._log = log
         self._mount_points = -1
         self._told_at: float | None = None
-        self._quiet_since = 0.0
+        self._quiet_since = time.monotonic()
         self._handled = -1
         self._has_removed = False
 
@@ -75,15 +76,18 @@ class OrphanedMounts:
             self._mount_points = -1
 
     def told_to_end(self, now: float) -> None:
-        """Begin to look."""
-        self._told_at = self._quiet_since = now
+        """Note that what is abandoned may be taken away from now on."""
+        self._told_at = now
 
     def look(self, now: float, *, alone_s: float, use: Use | None) -> bool:
-        """Take the mounts away if they are abandoned; True if that was begun. What they hold is flushed by whoever serves."""
-        if self._told_at is None or self._mount_points < 0 or self._has_removed or use is None:
+        """See whether the volume is in use. Take the mounts away if they are abandoned; True if that was begun. What they hold is flushed by whoever serves."""
+        if use is None:
+            self._quiet_since = now
             return False
         if use.handled != self._handled or use.in_progress:
             self._handled, self._quiet_since = use.handled, now
+        if self._told_at is None or self._mount_points < 0 or self._has_removed:
+            return False
         evidence = Evidence(
             told_s=now - self._told_at,
             alone_s=alone_s,

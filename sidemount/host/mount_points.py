@@ -97,6 +97,21 @@ def _exchange(directory: int, one: str, other: str) -> None:
         raise OSError(number, os.strerror(number), one)
 
 
+def clear_aside(path: str) -> None:
+    """Take away what a daemon that was killed while it removed this mount point has left beside it."""
+    directory, name = os.path.split(path)
+    aside = f"{directory}/{_ASIDE}{name}"
+    if not os.path.lexists(aside):
+        return
+    while mount_api.detach(aside):
+        pass
+    with contextlib.suppress(OSError):
+        if os.path.islink(aside):
+            os.unlink(aside)
+        else:
+            os.rmdir(aside)
+
+
 def is_mount_point_of(volume: str, name: str) -> bool:
     """Tell whether that is the place of the volume or of one of its views. A volume's name has no dots."""
     return name == volume or name.startswith(f"{volume}.")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sidemount.host import mount_api, syscalls
-from sidemount.host.mount_points import clone_for
+from sidemount.host.mount_points import clear_aside, clone_for
 from sidemount.host.mount_table import (
     OwnedBy,
     detach_layers,
@@ -110,6 +110,8 @@ class VolumePlaces:
     def prepare(self) -> None:
         """Make the directories; those of an earlier keeper stay. Raises HostFailure."""
         for path in self._every_path:
+            if self._mounts_dir:
+                clear_aside(path)
             _prepare_directory(path)
 
     def find(self) -> Mount | None:

@@ -1,5 +1,6 @@
 """A keeper that is dead when its pod ends: the daemon takes the mounts away, unless anything speaks for the pod going on."""
 
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -148,3 +149,34 @@ def test_what_a_leaving_keeper_has_lent_is_given_up(pod: Pod) -> None:
     assert pod.node.fuse_mounts() == before
     pod.start_keeper()
     eventually(lambda: "daemon_came_back" in pod.names(), what="the keeper is found")
+
+
+def test_a_daemon_without_any_privilege_can_do_it(make_pod: MakePod) -> None:
+    uid = 65532
+    pod = make_pod(KeeperMount(spec=directory_spec(takeover=True, uid=uid), views=(view("train"), SUB)))
+    (pod.source("train") / "sub").mkdir()
+    containers = OwnNamespace(pod)
+    try:
+        pod.start_keeper()
+        containers.start_daemon("train", uid=uid)
+        pod.wait_ready()
+        assert pod.mounts_dir.stat().st_uid == 0
+        _kill_keeper(pod)
+        _end_daemon(pod)
+        assert pod.daemons["train"].wait(ENOUGH_S) == 0, pod.log_text()
+        assert _mounted(pod) == []
+    finally:
+        containers.node.close()
+
+
+def test_what_a_daemon_has_left_half_removed_is_cleared_by_the_next_keeper(pod: Pod) -> None:
+    aside = pod.mounts_dir / ".train"
+    _kill_keeper(pod)
+    pod.node.run("mkdir", aside)
+    pod.node.run("mount", "--bind", pod.source("train"), aside)
+    pod.start_keeper()
+    pod.wait_ready()
+    assert not os.path.lexists(pod.seen(".train"))
+    assert pod.node.mounts_beneath(aside) == []
+    assert (pod.source("train") / "file").read_text() == "content"
+    assert (pod.seen("train") / "file").read_text() == "content"
