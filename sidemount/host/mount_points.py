@@ -97,6 +97,14 @@ def _exchange(directory: int, one: str, other: str) -> None:
         raise OSError(number, os.strerror(number), one)
 
 
+def is_marker(path: str) -> bool:
+    """Tell whether a daemon has left its link to itself there."""
+    try:
+        return os.readlink(path) == os.path.basename(path)
+    except OSError:
+        return False
+
+
 def clear_aside(path: str) -> None:
     """Take away what a daemon that was killed while it removed this mount point has left beside it."""
     directory, name = os.path.split(path)

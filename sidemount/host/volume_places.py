@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sidemount.host import mount_api, syscalls
-from sidemount.host.mount_points import clear_aside, clone_for
+from sidemount.host.mount_points import clear_aside, clone_for, is_marker
 from sidemount.host.mount_table import (
     OwnedBy,
     detach_layers,
@@ -238,7 +238,7 @@ def _prepare_directory(path: str) -> None:
             os.mkdir(path, _DIRECTORY_MODE)
         if layers_at(read_mount_table(), path):
             return  # an earlier keeper made it; never look at what is mounted there
-        if stat.S_ISLNK(os.lstat(path).st_mode):  # a daemon took the mount away
+        if is_marker(path):  # a daemon took the mount away
             os.unlink(path)
             os.mkdir(path, _DIRECTORY_MODE)
         # By descriptor: daemons can change names here, and what a link names is none of ours.
