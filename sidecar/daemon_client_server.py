@@ -13,6 +13,7 @@ from collections import deque
 from sidecar.daemon_client import Client, client_argv
 from sidecar.daemon_client_family import end_family
 from sidecar.daemon_settings import DaemonSettings, Master, Order
+from sidecar.orphaned_mounts import Use
 from sidemount.host.fuse_mount import is_connection_gone
 from sidemount.host.handover import Heartbeat, Hello, Ready
 from sidemount.host.logs import EventLog
@@ -87,6 +88,10 @@ class ClientServer:
     def heartbeat(self) -> Heartbeat:
         """Return that the program lives; it cannot count."""
         return Heartbeat()
+
+    def use(self) -> Use | None:
+        """Return None: a program tells nothing of what is open."""
+        return None
 
     def check(self) -> None:
         """See whether there is still something to serve."""

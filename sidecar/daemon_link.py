@@ -2,6 +2,7 @@
 
 import contextlib
 import socket
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
@@ -50,11 +51,16 @@ class KeeperLink:
         self._flush: Timer | None = None
         self._pause_s = _RETRY_FIRST_S
         self._fault = ""
+        self._heard_at = time.monotonic()
 
     @property
     def fault(self) -> str:
         """Return why there is no line, "" if there is one."""
         return self._fault
+
+    def alone_s(self, now: float) -> float:
+        """Return for how long no keeper has been there, taking us or not."""
+        return 0.0 if self._connection is not None else now - self._heard_at
 
     def dial(self) -> None:
         """Call the keeper now."""
@@ -100,6 +106,7 @@ class KeeperLink:
             self._loop.unwatch(self._connection)
             self._connection.close()
             self._connection = None
+            self._heard_at = time.monotonic()
             self._queue.clear()
         self._dial_later()
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from sidecar.orphaned_mounts import Use
 from sidemount.host.handover import FromDaemon, Heartbeat, Hello, Serve
 from sidemount.model.errors import VolumeError
 
@@ -95,6 +96,10 @@ class Server(Protocol):
 
     def reap(self) -> None:
         """Take ended processes off the process table; orphans too, for the first process of a container has them all."""
+        ...
+
+    def use(self) -> Use | None:
+        """Return what is known of the volume's use, None if nothing is."""
         ...
 
     def stop(self) -> None:

@@ -15,6 +15,7 @@ from sidecar import daemon_codes
 from sidecar.daemon_client_server import ClientServer, Restarts
 from sidecar.daemon_link import KeeperLink
 from sidecar.daemon_settings import DaemonSettings, Order, Server
+from sidecar.orphaned_mounts import OrphanedMounts
 from sidecar.zygote import Zygote
 from sidecar.zygote_parts import ZygoteParts
 from sidecar.zygote_state import resumable_state
@@ -29,6 +30,9 @@ from sidemount.host.handover import (
     Hello,
     Kept,
     Kill,
+    Leaving,
+    Lend,
+    Lent,
     Message,
     Refusal,
     Refused,
@@ -64,6 +68,7 @@ class Supervisor:
         self._code = daemon_codes.DEFECT
         self._failure: VolumeError | None = None
         self._beat_s = _BEAT_S
+        self._orphans = OrphanedMounts(log)
         self._is_stopping = False
         self._is_let_go = False  # told to stop when nothing was served any more; not told anything since
         self._ending: Timer | None = None
@@ -76,6 +81,7 @@ class Supervisor:
         self._beat()
         self._loop.run()
         self._parts.close()
+        self._orphans.give_up()
         self._loop.close()
         if self._failure is not None:
             raise self._failure
@@ -101,6 +107,9 @@ class Supervisor:
             case Kept() if self._server is not None and descriptor is not None:
                 self._server.take_kept(message.key, descriptor)
                 return
+            case Lent() if descriptor is not None:
+                self._orphans.take(descriptor)
+                return
         if descriptor is not None:
             os.close(descriptor)
         match message:
@@ -114,10 +123,13 @@ class Supervisor:
                 self._log.info("keeper_took_descriptor_back", generation=message.generation)
                 self._taken()
                 self._server.adopted()
+                self._borrow()
             case Kill() if self._server is not None:
                 self._server.kill(message.generation)
             case HandOver() if self._server is not None:
                 self._server.hand_over()
+            case Leaving():
+                self._orphans.give_up()
             case Ask():
                 self._link.tell(Answer(told_to_end=self._is_stopping))
             case _:
@@ -153,10 +165,16 @@ class Supervisor:
             else:
                 self._server = ClientServer(order, self._settings, self, self._restarts, log)
             self._server.start()
+            self._borrow()
         except VolumeError as error:
             self.failed(error)
         except OSError as error:  # or nobody would ever try again
             self.failed(HostFailure(f"volume {spec.volume}: cannot begin: {error}", errno=error.errno or 0))
+
+    def _borrow(self) -> None:
+        """Ask for the means to take the mounts away. Who cannot tell whether they are in use does not need it."""
+        if isinstance(self._server, Zygote):
+            self._link.tell(Lend())
 
     def _taken(self) -> None:
         self._link.be_content()
@@ -213,10 +231,16 @@ class Supervisor:
         if self._server is not None:
             self._link.tell(self._server.heartbeat(), droppable=True)
             self._server.check()
+            self._look_for_keeper()
         elif self._is_let_go and self._link.fault:
             self._let_go()  # the keeper is gone, and that was its last word
         else:
             self._report_waiting()
+
+    def _look_for_keeper(self) -> None:
+        if self._server is not None and self._ending is None:
+            now = time.monotonic()
+            self._orphans.look(now, alone_s=self._link.alone_s(now), use=self._server.use())
 
     def _report_waiting(self) -> None:
         now = time.monotonic()
@@ -247,6 +271,7 @@ class Supervisor:
             self._let_go()
             return
         self._link.tell(Stopping())
+        self._orphans.told_to_end(time.monotonic())
         self._loop.call_later(self._settings.stop_s, self._keeper_is_late)
 
     def _let_go(self) -> None:

@@ -5,6 +5,8 @@ from typing import Any
 
 import pyfuse3
 
+from sidecar.open_handles import OpenHandles
+
 _HANDLERS = (
     "access",
     "create",
@@ -40,13 +42,17 @@ _HANDLERS = (
 
 
 class Work:
-    """Two counters, written by the serving thread and read by the one that talks to the keeper."""
+    """Counters, written by the serving thread and read by the one that talks to the keeper.
 
-    __slots__ = ("handled", "in_progress")
+    `open_handles` is kept by the built-in filesystems; others leave it None.
+    """
+
+    __slots__ = ("handled", "in_progress", "open_handles")
 
     def __init__(self) -> None:
         self.handled = 0
         self.in_progress = 0
+        self.open_handles: OpenHandles | None = None
 
 
 class CountingOperations(pyfuse3.Operations):

@@ -17,6 +17,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import pyfuse3
 
 from sidecar.daemon_work import CountingOperations, Work
+from sidecar.open_handles import OpenHandles
 from sidecar.protocol_entry import EntryRenderer
 from sidecar.protocol_errno import ErrnoTable, sane
 from sidecar.protocol_filesystem import (
@@ -108,6 +109,7 @@ class FilesystemOperations(CountingOperations):
         self.errnos = ErrnoTable()
         self.memory = filesystem.memory
         self._filesystem = filesystem
+        self._open = OpenHandles()
         self._entries = EntryRenderer(
             attribute_timeout_s=settings.attribute_timeout_s, entry_timeout_s=settings.entry_timeout_s
         )
@@ -116,10 +118,16 @@ class FilesystemOperations(CountingOperations):
         """Call the hook. An exception must not reach libfuse: it is logged and kept in `init_error`."""
         try:
             self.on_init()
+            self._count_handles()
             self._filesystem.begin(kernel_knows)
         except Exception as error:
             self.init_error = error
             _LOG.critical("init_failed", exc_info=error)
+
+    def _count_handles(self) -> None:
+        inheritance = self.memory.inheritance
+        self._open = OpenHandles(() if inheritance is None else inheritance.handles)
+        self.work.open_handles = self._open
 
     @property
     def errands(self) -> Errands:
@@ -299,6 +307,7 @@ class FilesystemOperations(CountingOperations):
         if self.settings.read_only and (flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC):
             raise pyfuse3.FUSEError(errno.EROFS)
         opened = await self._filesystem.open(inode, flags, ctx)
+        self._open.file_opened(opened.handle)
         if opened.stale:
             _distrust_attributes(inode)
         return _file_info(opened)
@@ -310,6 +319,7 @@ class FilesystemOperations(CountingOperations):
         """Make a regular file and open it."""
         mode = await self._masked(parent_inode, mode, ctx)
         opened, entry = await self._filesystem.create(parent_inode, name, mode, flags, ctx)
+        self._open.file_opened(opened.handle)
         return _file_info(opened), self._render(entry)
 
     @guarded
@@ -344,6 +354,7 @@ class FilesystemOperations(CountingOperations):
     async def release(self, fh: int) -> None:
         """Close a file."""
         await self._filesystem.release(fh)
+        self._open.file_closed(fh)
 
     @guarded
     async def poll(
@@ -360,6 +371,7 @@ class FilesystemOperations(CountingOperations):
         handle = await self._filesystem.opendir(inode)
         if not 0 <= handle < 2**64:
             raise ValueError(f"opendir returned the handle {handle}")
+        self._open.directory_opened(handle)
         return handle
 
     @guarded
@@ -376,6 +388,7 @@ class FilesystemOperations(CountingOperations):
     async def releasedir(self, fh: int) -> None:
         """Close a directory."""
         await self._filesystem.releasedir(fh)
+        self._open.directory_closed(fh)
 
     def _render(self, entry: Entry) -> pyfuse3.EntryAttributes:
         return self._entries.render(entry.node, entry.attributes)

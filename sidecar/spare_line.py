@@ -23,6 +23,7 @@ from sidemount.host.handover import (
     Ready,
     Serve,
     Stop,
+    Usage,
 )
 from sidemount.host.readiness import wait_readable
 from sidemount.model.errors import BadMessage
@@ -103,6 +104,8 @@ class SpareLine:
     def tell_progress(self) -> None:
         """Tell at once how much has been done."""
         self._send(Heartbeat(handled=self._work.handled, in_progress=self._work.in_progress))
+        if self._work.open_handles is not None:
+            self._send(Usage(open_handles=len(self._work.open_handles)))
 
     def fail(self, detail: str, hint: str, *, lasting: bool) -> None:
         """Tell why we cannot serve."""

@@ -12,6 +12,7 @@ from functools import partial
 
 from sidecar import daemon_codes
 from sidecar.daemon_settings import Master, Order
+from sidecar.orphaned_mounts import Use
 from sidecar.zygote_children import Child, how_ended, receive
 from sidecar.zygote_deaths import BLAMELESS, Deaths, suspicion_of
 from sidecar.zygote_parts import ZygoteParts
@@ -32,6 +33,7 @@ from sidemount.host.handover import (
     Serve,
     Stop,
     Successor,
+    Usage,
 )
 from sidemount.host.logs import EventLog
 from sidemount.host.loop import Timer
@@ -126,6 +128,20 @@ class Zygote:
     def heartbeat(self) -> Heartbeat:
         """Return what the serving process last told of itself."""
         return self._current.progress if self._current is not None else Heartbeat()
+
+    def use(self) -> Use | None:
+        """Return what the serving process last told of the volume's use, None if nobody serves."""
+        service = self._current
+        if service is None or not service.is_ready:
+            return None
+        progress = service.progress
+        return Use(
+            volume=self._order.spec.volume,
+            handled=progress.handled,
+            in_progress=progress.in_progress,
+            open_handles=service.open_handles,
+            told_at=service.usage_at,
+        )
 
     def stop(self) -> None:
         """Have the serving process flush and end."""
@@ -282,6 +298,8 @@ class Zygote:
         match message:
             case Heartbeat():
                 service.beat(time.monotonic(), message)
+            case Usage():
+                service.use(time.monotonic(), message)
             case Ready():
                 self._serves(service)
             case Condition():

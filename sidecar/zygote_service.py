@@ -3,7 +3,7 @@
 import time
 
 from sidecar.zygote_children import Child
-from sidemount.host.handover import Bye, Failed, HandOver, Heartbeat
+from sidemount.host.handover import Bye, Failed, HandOver, Heartbeat, Usage
 
 _BEGIN_WITHIN_S = 5.0
 _START_WITHIN_S = 60.0
@@ -25,8 +25,10 @@ class Service:
         "is_ready",
         "kill_at",
         "killed_at",
+        "open_handles",
         "progress",
         "since",
+        "usage_at",
         "was_hung",
     )
 
@@ -37,6 +39,8 @@ class Service:
         self.is_handing_over = False
         self.was_hung = False
         self.progress = Heartbeat()
+        self.open_handles: int | None = None
+        self.usage_at = now
         self.bye: Bye | None = None
         self.failure: Failed | None = None
         self.killed_at: float | None = None
@@ -54,6 +58,11 @@ class Service:
         self._beat_at = now
         self._has_begun = True
         self.progress = heartbeat
+
+    def use(self, now: float, usage: Usage) -> None:
+        """Note how much of the volume is in use."""
+        self.open_handles = usage.open_handles
+        self.usage_at = now
 
     def pardon(self, now: float) -> None:
         """Count anew."""

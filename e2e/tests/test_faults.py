@@ -342,7 +342,7 @@ def _killed_meanwhile(stage: Stage, pod: WitnessPod, component: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_pod_that_is_deleted_while_its_keeper_is_dead_ends_when_its_mounts_are_detached(
+def test_a_pod_that_is_deleted_while_keeper_and_daemon_are_dead_ends_when_its_mounts_are_detached(
     stage: Stage,
 ) -> None:
     """kubelet starts no container of a deleted pod anew. No file is touched, and docs/failures.md says what ends it.
@@ -352,13 +352,17 @@ def test_a_pod_that_is_deleted_while_its_keeper_is_dead_ends_when_its_mounts_are
     pod = stage.pod()
     stage.survive(pod, "keeper killed again", lambda: _killed(pod, KEEPER), keeper=1)
     _killed(pod, KEEPER)
+    _killed(pod, DAEMON)  # or it would take the mounts away; the one that follows has none of their means
     stage.delete(pod)
     assert wait_for(lambda: not pod.has_processes(), RECOVERED_S), pod.described("has processes")
     assert wait_for(lambda: not _of_apps(pod), RECOVERED_S), pod.mounts()
     assert [line for line in pod.mounts() if " fuse.sidemount " in line], "there is nothing that keeps it"
     pod.node.on_node("sh", "-c", _documented().replace("POD-UID", pod.uid))
     stage.end(
-        pod, "pod deleted while its keeper is dead, mounts detached by hand", lambda: None, late_s=130.0
+        pod,
+        "pod deleted while keeper and daemon are dead, mounts detached by hand",
+        lambda: None,
+        late_s=130.0,
     )
 
 

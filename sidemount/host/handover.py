@@ -191,10 +191,44 @@ class Answer:
     told_to_end: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lend:
+    """The daemon would take the mounts away at the pod's end if its keeper cannot. An older keeper passes this over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lent:
+    """The directory of mount points, in the frame. Only whoever has asked is given it: an older daemon would break the line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaving:
+    """Another keeper follows: what was lent is to be given up. Only whoever has been lent something is told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What of the volume is in use, as far as the process that serves knows."""
+
+    open_handles: int
+
+
 FromDaemon = (
-    Hello | Ready | Heartbeat | Stopping | Bye | Successor | Condition | Keep | GiveUp | Failed | Answer
+    Hello
+    | Ready
+    | Heartbeat
+    | Stopping
+    | Bye
+    | Successor
+    | Condition
+    | Keep
+    | GiveUp
+    | Failed
+    | Answer
+    | Lend
+    | Usage
 )
-FromKeeper = Serve | Stop | Refused | Adopted | Kept | Kill | HandOver | Predecessor | Ask
+FromKeeper = Serve | Stop | Refused | Adopted | Kept | Kill | HandOver | Predecessor | Ask | Lent | Leaving
 Message = FromDaemon | FromKeeper
 
 
@@ -230,7 +264,7 @@ def carries_descriptor(message: Message) -> bool:
             return message.spec.descriptor
         case Hello():
             return message.hands_back
-        case Successor() | Keep() | Kept():
+        case Successor() | Keep() | Kept() | Lent():
             return True
         case _:
             return False
@@ -342,6 +376,10 @@ _KIND: Mapping[type[Any], tuple[Kind, _Table]] = {
     Predecessor: (Kind.PREDECESSOR, {"suspicion": _COUNT}),
     Ask: (Kind.ASK, {}),
     Answer: (Kind.ANSWER, {"told_to_end": _FLAG}),
+    Lend: (Kind.LEND, {}),
+    Lent: (Kind.LENT, {}),
+    Leaving: (Kind.LEAVING, {}),
+    Usage: (Kind.USAGE, {"open_handles": _COUNT}),
     Failed: (Kind.FAILED, {"detail": _Field(_text), "hint": _Field(_text), "lasting": _FLAG}),
 }
 _TYPE: Mapping[Kind, tuple[type[Any], _Table]] = {

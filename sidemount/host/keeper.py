@@ -216,6 +216,8 @@ class Keeper:
             self._terminate()
         else:
             self._is_leaving = True
+            for volume in self._volumes:
+                volume.leave()
             self._loop.stop()
 
     def _terminate(self) -> None:

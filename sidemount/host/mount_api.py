@@ -22,6 +22,9 @@ UMOUNT_NOFOLLOW = 0x8
 MOUNT_ATTR_RDONLY = 0x1
 MOUNT_ATTR_NOSUID = 0x2
 MOUNT_ATTR_NODEV = 0x4
+MOUNT_ATTR_NOEXEC = 0x8
+MOUNT_ATTR_IDMAP = 0x100000
+MOUNT_ATTR_NOSYMFOLLOW = 0x200000
 
 _FSOPEN_CLOEXEC = 0x1
 _FSMOUNT_CLOEXEC = 0x1
@@ -76,9 +79,11 @@ def open_tree_clone(directory: int, target: str) -> int:
     return syscalls.call(syscalls.OPEN_TREE, directory, b"", flags, target=target)
 
 
-def mount_setattr(mount: int, *, attributes: int = 0, propagation: int = 0, target: str) -> None:
+def mount_setattr(
+    mount: int, *, attributes: int = 0, propagation: int = 0, user_namespace: int = 0, target: str
+) -> None:
     """Set attributes and propagation of the mount that `mount` is a descriptor of."""
-    attr = _MountAttr(attr_set=attributes, propagation=propagation)
+    attr = _MountAttr(attr_set=attributes, propagation=propagation, userns_fd=user_namespace)
     syscalls.call(
         syscalls.MOUNT_SETATTR,
         mount,

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sidemount.host.handover import Ask, FromKeeper, Heartbeat, Kill, Stop
+from sidemount.host.handover import Ask, FromKeeper, Heartbeat, Kill, Leaving, Lent, Stop
 from sidemount.host.loop import Loop, Timer
 from sidemount.host.pidfd import has_exited, pidfd_send_signal
 from sidemount.host.volume_gate import Gate, Introduction, Peer
@@ -58,6 +58,7 @@ class Daemon:
         self.is_linked = True
         self.said_bye = False
         self.was_told_to_end = False
+        self.has_borrowed = False  # can take the mounts away
         self.has_answered = True  # it has just introduced itself
         self.watchdog = Watchdog(time.monotonic(), silent_after_s=silent_after_s)
         self._watch_first()
@@ -112,6 +113,16 @@ class Daemon:
         """Ask whether it was told to end. What lies in its line was said before; only the answer shows that it lives now."""
         self.has_answered = False
         self.tell(Ask())
+
+    def lend(self, mount_points: int) -> None:
+        """Give it the means to take the mounts away when no keeper is left."""
+        if self.is_linked and self.peer.send(Lent(), mount_points):
+            self.has_borrowed = True
+
+    def leave(self) -> None:
+        """Have it leave the mounts alone: another keeper follows."""
+        if self.has_borrowed:
+            self.tell(Leaving())
 
     def kill(self) -> bool:
         """Kill what hangs; report if it does not end. From another container only its first process may be able to.

@@ -146,6 +146,11 @@ class VolumeKeeper:
         if self.state.daemon is not None:
             self.state.daemon.ask()
 
+    def leave(self) -> None:
+        """Tell the daemon that another keeper follows."""
+        if self.state.daemon is not None:
+            self.state.daemon.leave()
+
     def witness(self) -> Witness:
         """Return what this volume tells of whether the pod ends."""
         session, daemon = self.state.session, self.state.daemon

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sidemount.host import mount_api, syscalls
+from sidemount.host.mount_points import clear_aside, clone_for, is_marker
 from sidemount.host.mount_table import (
     OwnedBy,
     detach_layers,
@@ -84,6 +85,7 @@ class VolumePlaces:
             Place(view, f"{mounts_dir}/{view.name}") for view in mount.views if not _is_anchor(mount, view)
         )
         self._lay_out(mount.spec, anchor, views, f"{mounts_dir}/{client_place(mount.spec.volume)}")
+        self._mounts_dir = mounts_dir
 
     @classmethod
     def at_target(cls, spec: MountSpec, target: str, client: str) -> "VolumePlaces":
@@ -97,6 +99,7 @@ class VolumePlaces:
 
     def _lay_out(self, spec: MountSpec, anchor: str, views: tuple[Place, ...], client: str) -> None:
         self._spec = spec
+        self._mounts_dir = ""  # none of ours
         self._owned = OwnedBy(any_fuse=not spec.descriptor)
         self.anchor = anchor
         self.views = views
@@ -107,6 +110,8 @@ class VolumePlaces:
     def prepare(self) -> None:
         """Make the directories; those of an earlier keeper stay. Raises HostFailure."""
         for path in self._every_path:
+            if self._mounts_dir:
+                clear_aside(path)
             _prepare_directory(path)
 
     def find(self) -> Mount | None:
@@ -170,6 +175,13 @@ class VolumePlaces:
             self.clear_client()
         return detached
 
+    def lend(self) -> int | None:
+        """Return a descriptor by which the volume's daemon can take the mounts away; None if they are not in a directory of ours.
+
+        Raises HostFailure, OSError.
+        """
+        return clone_for(self._mounts_dir, self._spec.uid) if self._mounts_dir else None
+
     def layers(self) -> int:
         """Return the greatest number of mounts of ours at one place."""
         table = read_mount_table()
@@ -197,7 +209,10 @@ class VolumePlaces:
         its link and has to be restarted to see the volume again, hence the bound is not lower.
         """
         table = read_mount_table()
-        ours = sum(map(self._owned, layers_at(table, path)))
+        layers = layers_at(table, path)
+        if self._mounts_dir and not layers:
+            _prepare_directory(path)  # a daemon may have taken it for a pod's end, and it was none
+        ours = sum(map(self._owned, layers))
         if ours >= LAYERS_MAX:
             for _ in range(ours - 1):
                 mount_api.detach(path)
@@ -223,10 +238,16 @@ def _prepare_directory(path: str) -> None:
             os.mkdir(path, _DIRECTORY_MODE)
         if layers_at(read_mount_table(), path):
             return  # an earlier keeper made it; never look at what is mounted there
-        if not stat.S_ISDIR(os.lstat(path).st_mode):
-            raise NotADirectoryError(errnos.ENOTDIR, os.strerror(errnos.ENOTDIR))
-        os.chown(path, 0, 0)
-        os.chmod(path, _DIRECTORY_MODE)
+        if is_marker(path):  # a daemon took the mount away
+            os.unlink(path)
+            os.mkdir(path, _DIRECTORY_MODE)
+        # By descriptor: daemons can change names here, and what a link names is none of ours.
+        directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.fchown(directory, 0, 0)
+            os.fchmod(directory, _DIRECTORY_MODE)
+        finally:
+            os.close(directory)
     except OSError as error:
         raise syscalls.failure("prepare", path, error.errno or 0) from error
 

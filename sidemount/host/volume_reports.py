@@ -12,6 +12,7 @@ from sidemount.host.handover import (
     GiveUp,
     Heartbeat,
     Keep,
+    Lend,
     Message,
     Ready,
     Stopping,
@@ -23,6 +24,7 @@ from sidemount.host.volume_daemon import Daemon
 from sidemount.host.volume_interruptions import Interruptions
 from sidemount.host.volume_state import VolumeState
 from sidemount.host.volume_upkeep import Upkeep
+from sidemount.model.errors import HostFailure
 
 
 class Reports:
@@ -61,6 +63,8 @@ class Reports:
             case Answer():
                 daemon.has_answered = True
                 daemon.was_told_to_end = daemon.was_told_to_end or message.told_to_end
+            case Lend():
+                self._on_lend(daemon)
             case Bye():
                 self._on_bye(daemon, message)
             case GiveUp():
@@ -99,6 +103,19 @@ class Reports:
             daemon.at_rest()
         is_able = message.takeover and daemon.peer.pidfd is not None
         self._state.post(Event.CONDITION, able=is_able)
+
+    def _on_lend(self, daemon: Daemon) -> None:
+        """Nothing depends on it while we live, so a node that cannot is no fault of the volume's."""
+        if not self._state.spec.filesystem:
+            return
+        try:
+            mount_points = self._state.places.lend()
+        except (HostFailure, OSError) as error:
+            self._state.heard.info("mount_points_not_lent", fault=str(error))
+            return
+        if mount_points is not None:
+            daemon.lend(mount_points)
+            os.close(mount_points)
 
     def _on_bye(self, daemon: Daemon, bye: Bye) -> None:
         daemon.said_bye = True

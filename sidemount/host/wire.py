@@ -52,6 +52,10 @@ class Kind(IntEnum):
     PREDECESSOR = 21  # zygote to its child: how the process before it ended
     ASK = 22  # keeper: were you told to end?
     ANSWER = 23  # daemon: whether I was
+    LEND = 24  # daemon: give me the means to take the mounts away if you are gone at the pod's end
+    LENT = 25  # keeper: here; with a descriptor of the directory of mount points
+    LEAVING = 26  # keeper: another one follows me, do nothing about the mounts
+    USAGE = 27  # child to its zygote: how many files and directories are open
 
 
 class Frame:

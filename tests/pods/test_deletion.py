@@ -131,14 +131,29 @@ def test_after_what_was_killed_has_come_back(stage: Stage, tree: SourceTree, kil
     running.delete(0, deadline_s=20)
 
 
-@pytest.mark.parametrize("killed", [(KEEPER,), (KEEPER, DAEMON)])
-def test_without_a_keeper_leaves_a_mount_to_detach_and_every_file_where_it_is(
-    stage: Stage, tree: SourceTree, killed: tuple[str, ...]
+@pytest.mark.parametrize(
+    "is_deleted_first", [False, True], ids=["killed-then-deleted", "killed-while-deleted"]
+)
+def test_without_a_keeper_ends_by_its_daemon(stage: Stage, tree: SourceTree, is_deleted_first: bool) -> None:
+    """k/k#129550: kubelet restarts no container of a deleted pod, so the keeper is gone for good; its daemon takes the mounts away."""
+    running = stage.run(pod({"books": stage.source(tree)}, _reader()))
+    if is_deleted_first:
+        running.node.request("delete", grace=20)
+        running.kill(KEEPER)
+    else:
+        running.kill(KEEPER)
+        running.node.request("delete", grace=20)
+    running.delete(20, deadline_s=25)
+    assert not tree.changes()
+
+
+def test_without_keeper_and_daemon_leaves_a_mount_to_detach_and_every_file_where_it_is(
+    stage: Stage, tree: SourceTree
 ) -> None:
-    """k/k#129550: kubelet restarts no container of a pod that is being deleted, so nothing in the pod can unmount. No file is lost even so."""
+    """Nothing in the pod can unmount. No file is lost even so."""
     running = stage.run(pod({"books": stage.source(tree)}, _reader()))
     running.node.request("delete", grace=0)
-    for container in killed:
+    for container in (KEEPER, DAEMON):
         running.kill(container)
     running.wait_for(lambda s: "target is busy" in "".join(s.faults), READY_S, "stuck")
     assert not tree.changes()
