@@ -341,6 +341,14 @@ def _killed_meanwhile(stage: Stage, pod: WitnessPod, component: str) -> None:
     _component_back(stage.cluster, pod)
 
 
+def test_a_pod_that_is_deleted_while_its_keeper_is_dead_ends_by_itself(stage: Stage) -> None:
+    """Its daemon takes the mounts away. Killed for the second time, the keeper is not started anew at once."""
+    pod = stage.pod()
+    stage.survive(pod, "keeper killed again", lambda: _killed(pod, KEEPER), keeper=1)
+    _killed(pod, KEEPER)
+    stage.end(pod, "pod deleted while its keeper is dead", lambda: stage.delete(pod))
+
+
 @pytest.mark.slow
 def test_a_pod_that_is_deleted_while_keeper_and_daemon_are_dead_ends_when_its_mounts_are_detached(
     stage: Stage,
@@ -350,7 +358,7 @@ def test_a_pod_that_is_deleted_while_keeper_and_daemon_are_dead_ends_when_its_mo
     Killed for the second time, the keeper is not started anew at once.
     """
     pod = stage.pod()
-    stage.survive(pod, "keeper killed again", lambda: _killed(pod, KEEPER), keeper=1)
+    stage.survive(pod, "keeper is killed a second time", lambda: _killed(pod, KEEPER), keeper=1)
     _killed(pod, KEEPER)
     _killed(pod, DAEMON)  # or it would take the mounts away; the one that follows has none of their means
     stage.delete(pod)
