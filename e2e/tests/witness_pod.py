@@ -200,6 +200,17 @@ class WitnessPod:
         assert wait_for(is_settled, RECOVERED_S), self.described(
             f"is not ready with restarts {more} beyond {before}"
         )
+        # One that has not taken everything back yet is as good as dead: the next blow would be the second at once.
+        assert wait_for(self._is_kept, RECOVERED_S), self.described("has a keeper that does not keep it")
+
+    def _is_kept(self) -> bool:
+        phase = ""
+        for message in self.told(KEEPER):
+            if message["event"] == "keeper_started":
+                phase = ""
+            elif message["event"] == "phase_changed":
+                phase = message["phase"]
+        return phase == "Serving"
 
     def mounts(self) -> list[str]:
         """Return the node's mounts that are of the pod."""
