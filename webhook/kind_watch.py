@@ -20,6 +20,7 @@ _WITHOUT = frozenset({Trouble.FORBIDDEN, Trouble.NOT_FOUND})
 
 # A watch that fails this often in a row on the server's side is not going to work from where it stands.
 _WATCHES_MAX = 3
+_DENIALS_MAX = 5  # an API server that has just started may deny for a moment what it has granted before
 _SERVERS_FAULT = frozenset({Trouble.SERVER, Trouble.MALFORMED, Trouble.TOO_LARGE, Trouble.INTERNAL})
 
 
@@ -75,6 +76,7 @@ class KindWatch:
         self._backoff = Backoff(random, longest_s=pace.longest_s)
         self._version = ""  # empty: list first
         self._failed_watches = 0
+        self._denials = 0
 
     async def run(self) -> None:
         """List and watch until cancelled."""
@@ -105,7 +107,12 @@ class KindWatch:
         if trouble is Trouble.EXPIRED or self._failed_watches >= _WATCHES_MAX:
             self._version = ""
             self._failed_watches = 0
-        if trouble in _WITHOUT and self._kind.is_optional:
+        self._denials = self._denials + 1 if trouble in _WITHOUT else 0
+        if (
+            self._denials
+            and self._kind.is_optional
+            and (not state.is_synced or self._denials >= _DENIALS_MAX)
+        ):
             self._version = ""
             self._store.give_up(self._kind, str(failed))
             return self._pace.without_s * (0.5 + self._random() / 2)
@@ -114,6 +121,7 @@ class KindWatch:
     def _went_well(self) -> None:
         self._backoff.reset()
         self._failed_watches = 0
+        self._denials = 0
 
     def _opened(self) -> None:
         self._state.is_live = True

@@ -25,7 +25,11 @@ _OBJECT_KINDS = ("Secret", "ConfigMap")
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; return the exit status."""
     arguments = _parser().parse_args(argv)
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (
+        signal.SIGTERM,
+        signal.SIGINT,
+    ):  # the latter too: whoever is started in the background ignores it
+        signal.signal(number, _interrupt)
     try:
         pod, objects = _read_manifests(arguments.file)
         node = Podlet(

@@ -93,14 +93,13 @@ def test_a_deployment_is_rolled_out_anew(ml: Namespace, books: Source) -> None:
     app["readinessProbe"] = {"exec": {"command": ["test", "-s", "/data/shelf/one"]}, "periodSeconds": 1}
     ml.create(controller("apps/v1", "Deployment", "readers", _template(app, books, "readers"), replicas=2))
     _rolled_out(ml, "deployment/readers")
+    assert wait_for(lambda: len(books.read("starts").split()) == 2, READY_S)
     first = books.read("starts").split()
-    assert len(first) == 2
     ml.api.run("rollout", "restart", "deployment/readers", f"--namespace={ml.name}")
     _rolled_out(ml, "deployment/readers")
     now = {each["metadata"]["name"] for each in ml.pods("app=readers") if not is_ending(each)}
-    both = ml.exec(min(now), "app", "cat", "/data/starts").split()
-    assert both[:2] == first
-    assert now <= {*both[2:]}
+    assert wait_for(lambda: now <= {*books.read("starts").split()[2:]}, READY_S)
+    assert ml.exec(min(now), "app", "cat", "/data/starts").split()[:2] == first
 
 
 def _rolled_out(ml: Namespace, name: str) -> None:

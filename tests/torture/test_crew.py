@@ -1,6 +1,7 @@
 """Applications as programs, and what is heard of them while they run and in the end. The mount is an ordinary directory here."""
 
 import json
+import re
 import shutil
 import signal
 import time
@@ -35,6 +36,25 @@ def crew(directory: Path, *apps: str) -> Iterator[Crew]:
         members.kill()
 
 
+def _wait_until_it_heeds(pid: int) -> None:
+    """Wait until a program that has just been started has said what it does at SIGTERM."""
+    until = time.monotonic() + _BEGUN_S
+    while True:
+        caught = re.search(r"^SigCgt:\s*(\w+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+        assert caught is not None
+        if int(caught[1], 16) >> (signal.SIGTERM - 1) & 1:
+            return
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def _stop(members: Crew) -> None:
+    """Have them end well: only who has come to say what SIGTERM means does."""
+    for member in members._all():
+        _wait_until_it_heeds(member.program.pid)
+    members.stop()
+
+
 def _wait_for(path: Path) -> None:
     until = time.monotonic() + _BEGUN_S
     while not path.exists():
@@ -46,7 +66,7 @@ def test_what_all_of_them_have_done_is_added_up(tmp_path: Path) -> None:
     with crew(tmp_path, "writer", "log") as members:
         _wait_for(tmp_path / "mount" / "writer0" / "file")
         _wait_for(tmp_path / "mount" / "log1" / "log")
-        members.stop()
+        _stop(members)
         found = members.findings()
     assert (found.errors, found.wrong) == ([], [])
     assert found.operations > 0
@@ -58,7 +78,7 @@ def test_a_source_that_has_not_what_they_left_is_noticed(tmp_path: Path) -> None
         (tmp_path / "source").unlink()
         shutil.copytree(tmp_path / "mount", tmp_path / "source")
         (tmp_path / "source" / "writer0" / "file").write_bytes(b"something else")
-        members.stop()
+        _stop(members)
         found = members.findings()
     assert found.wrong == ["writer0: file is another one in the source than in the mount"]
 
@@ -72,7 +92,7 @@ def test_a_complaint_is_heard_while_the_application_works(tmp_path: Path) -> Non
             said.write(b'noise\n{"error": "EIO"}\n{"wrong": "a by')
         found = members.so_far()
         assert found.errors == ["log0: EIO"]
-        members.stop()
+        _stop(members)
         assert any(what.startswith("log0: lines") for what in members.findings().wrong)
 
 

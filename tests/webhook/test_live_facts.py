@@ -6,7 +6,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sidemount.host.sharded_map import GONE, ShardedMap
@@ -371,6 +371,16 @@ async def _step(server: WatchedApiServer, what: str, which: int, how: int) -> No
 
 
 @settings(max_examples=15, deadline=None)
+@example(
+    steps=[
+        ("gone", 0, 0),
+        ("refuse", 404, 3),
+        ("compact", 0, 0),
+        ("range", 3, 1),
+        ("ns", 2, True),
+        ("quota", 3, 1),
+    ]
+)
 @given(steps=st.lists(STEPS, max_size=25))
 def test_after_any_history_the_facts_are_the_servers(steps: list[tuple[str, int, int]]) -> None:
     async def run() -> None:
