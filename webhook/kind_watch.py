@@ -37,6 +37,7 @@ class WatchState(Protocol):
     """How well one kind is followed."""
 
     is_live: bool
+    is_synced: bool
     trouble: str
     errors: Counter[Trouble]
 
@@ -108,11 +109,8 @@ class KindWatch:
             self._version = ""
             self._failed_watches = 0
         self._denials = self._denials + 1 if trouble in _WITHOUT else 0
-        if (
-            self._denials
-            and self._kind.is_optional
-            and (not state.is_synced or self._denials >= _DENIALS_MAX)
-        ):
+        is_denied = self._denials >= (_DENIALS_MAX if state.is_synced else 1)
+        if is_denied and self._kind.is_optional:
             self._version = ""
             self._store.give_up(self._kind, str(failed))
             return self._pace.without_s * (0.5 + self._random() / 2)
