@@ -7,6 +7,10 @@ import os
 
 import pytest
 
+os.environ.setdefault(
+    "GRPC_ENABLE_FORK_SUPPORT", "0"
+)  # or it prints into what a forked child of a test prints
+
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip what cannot run here, or fail where it must."""
