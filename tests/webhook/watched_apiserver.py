@@ -210,6 +210,8 @@ class WatchedApiServer:
             return response
         epoch = self._epoch
         while True:
+            if version < collection.compacted:  # what came before is not there to be told any more
+                return await self._end(request, response)
             events = [] if self.is_frozen else [e for e in collection.history if e[0] > version]
             for number, kind, manifest in events:
                 await response.write(_line(kind, manifest))
