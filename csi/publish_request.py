@@ -45,9 +45,11 @@ def parse_publish(request: csi_pb2.NodePublishVolumeRequest) -> PublishRequest:
     """Return the request. Raises InvalidRequest naming the field, in the order that callers rely on."""
     volume_id = parse_volume_id(request.volume_id)
     target = parse_path(request.target_path, "target_path")
-    mode, flags = _parse_capability(request)
-    context = _parse_map(request.volume_context, "volume_context", MAP_MAX_BYTES)
-    _parse_map(request.publish_context, "publish_context", MAP_MAX_BYTES)
+    if not request.HasField("volume_capability"):
+        raise InvalidRequest("volume_capability is missing")
+    mode, flags = parse_capability(request.volume_capability, "volume_capability")
+    context = parse_map(request.volume_context, "volume_context", MAP_MAX_BYTES)
+    parse_map(request.publish_context, "publish_context", MAP_MAX_BYTES)
     if request.staging_target_path:
         parse_path(request.staging_target_path, "staging_target_path")
     return PublishRequest(
@@ -57,7 +59,7 @@ def parse_publish(request: csi_pb2.NodePublishVolumeRequest) -> PublishRequest:
         read_only=request.readonly or mode.is_read_only or "ro" in flags,
         flags=flags,
         context=context,
-        secrets=_parse_map(request.secrets, "secrets", SECRETS_MAX_BYTES),
+        secrets=parse_map(request.secrets, "secrets", SECRETS_MAX_BYTES),
     )
 
 
@@ -97,11 +99,8 @@ def _path_fault(text: str) -> str:
     return ""
 
 
-def _parse_capability(request: csi_pb2.NodePublishVolumeRequest) -> tuple[AccessMode, tuple[str, ...]]:
-    field = "volume_capability"
-    if not request.HasField(field):
-        raise InvalidRequest(f"{field} is missing")
-    capability = request.volume_capability
+def parse_capability(capability: csi_pb2.VolumeCapability, field: str) -> tuple[AccessMode, tuple[str, ...]]:
+    """Return access mode and mount flags of a capability. Raises InvalidRequest for what no volume of ours can be."""
     match capability.WhichOneof("access_type"):
         case None:
             raise InvalidRequest(f"{field}: access_type is missing", hint="only mount is supported")
@@ -128,8 +127,8 @@ def _parse_capability(request: csi_pb2.NodePublishVolumeRequest) -> tuple[Access
     return mode, flags
 
 
-def _parse_map(given: Mapping[str, str], field: str, most: int) -> dict[str, str]:
-    """Return the map. A value never goes into the message: it may be a secret that went astray."""
+def parse_map(given: Mapping[str, str], field: str, most: int) -> dict[str, str]:
+    """Return the map. Raises InvalidRequest. A value never goes into the message: it may be a secret that went astray."""
     found = dict(given)
     if sum(len(key.encode()) + len(value.encode()) for key, value in found.items()) > most:
         raise InvalidRequest(f"{field} is longer than {most} bytes")
