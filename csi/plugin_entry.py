@@ -6,7 +6,7 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 
-from csi.publications import Observe
+from csi.publish_steps import Observe
 from csi.service import NodePlugin
 from csi.settings import Settings, parse_settings
 from sidemount.host import logs, process_attributes

@@ -15,7 +15,8 @@ from csi.keeper_link import KeeperLink
 from csi.node import NodeService
 from csi.orphans import reap_orphans
 from csi.process_launcher import ProcessLauncher
-from csi.publications import Observe, Publications
+from csi.publications import Publications
+from csi.publish_steps import Observe
 from csi.records import RecordStore
 from csi.server import Server
 from csi.settings import Settings
