@@ -15,6 +15,7 @@ from sidemount.model.names import (
     secret_volume,
     source_volume,
 )
+from sidemount.model.provisioned import VOLUME_FILESYSTEM
 from sidemount.model.source_uri import shown_source
 
 _NFS_PORT = 2049
@@ -33,11 +34,11 @@ class Attachment:
 
 
 def source_attachment(spec: MountSpec) -> Attachment | None:
-    """Return the source of a `directory` volume; every other filesystem reaches its own over the network.
+    """Return the source of a `directory` volume or of a provisioned one; every other filesystem reaches its own over the network.
 
     Raises Unsupported on a scheme that the filesystem does not know.
     """
-    if spec.filesystem != "directory":
+    if spec.filesystem not in ("directory", VOLUME_FILESYSTEM):
         return None
     scheme, _, rest = spec.source.partition("://")
     host, _, path = rest.partition("/")

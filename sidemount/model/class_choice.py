@@ -15,8 +15,15 @@ def choose_class(request: VolumeRequest, source: str, namespace: NamespaceFacts,
         return _named(request, facts)
     classes = facts.driver_classes()
     serving = [classes[name] for name in sorted(classes) if serves(classes[name], source)]
-    # Of several, those that this namespace cannot use at all are no choice. One alone is kept: its own refusal says more.
-    usable = [c for c in serving if c.deliveries and c.namespaces.matches(namespace.labels)]
+    # Of several, those that this namespace or this volume cannot use at all are no choice. One alone is kept: its own refusal
+    # says more.
+    usable = [
+        c
+        for c in serving
+        if c.deliveries
+        and c.namespaces.matches(namespace.labels)
+        and c.provisions is bool(request.provisioned)
+    ]
     candidates = usable or serving
     if len(candidates) == 1:
         return candidates[0]

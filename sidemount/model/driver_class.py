@@ -63,7 +63,7 @@ class DriverClass:
     """One FuseDriverClass, valid. Source: FuseDriverClass.spec.
 
     Exactly one of `filesystem` (built in) and `image`+`command` is set. `capabilities` are the Linux capabilities the daemon
-    keeps (names without CAP_), on top of none. `uid` runs the daemon. `hung_after_s` is the silence that makes it hung.
+    keeps (names without CAP_), on top of none. `provisions`: its sources are pools, of which only provisioned volumes are served. `uid` runs the daemon. `hung_after_s` is the silence that makes it hung.
     `warnings` are what is allowed but not wise, for `sidemount classes`.
     """
 
@@ -85,4 +85,5 @@ class DriverClass:
     cache_size: str = ""
     selinux_type: str = "container_file_t"
     resources: Resources = field(default_factory=Resources)
+    provisions: bool = False
     warnings: tuple[str, ...] = ()

@@ -58,6 +58,7 @@ _SPEC_FIELDS = (
     "cacheSize",
     "seLinuxType",
     "resources",
+    "provisions",
 )
 _SECRET_KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,252}\Z")
 _SELINUX_TYPE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}\Z")
@@ -105,10 +106,11 @@ def _driver_class(name: str, spec: Fields) -> DriverClass:
     )
     pull_policy = spec.choice("imagePullPolicy", PullPolicy)
     deliveries = _deliveries(spec)
+    sources = _sources(spec, filesystem, is_off=not deliveries)
     return DriverClass(
         name=name,
         deliveries=deliveries,
-        sources=_sources(spec, filesystem, is_off=not deliveries),
+        sources=sources,
         namespaces=_namespaces(spec),
         filesystem=filesystem,
         image=client.image,
@@ -124,6 +126,7 @@ def _driver_class(name: str, spec: Fields) -> DriverClass:
         cache_size=cache_size,
         selinux_type=spec.text("seLinuxType", _selinux_fault, default="container_file_t"),
         resources=_resources(spec),
+        provisions=_provisions(spec, filesystem, sources),
         warnings=image_warnings(client.image),
     )
 
@@ -157,6 +160,21 @@ def _sources(spec: Fields, filesystem: str, *, is_off: bool) -> tuple[str, ...]:
                 f"it serves {known}",
             )
     return sources or ()
+
+
+def _provisions(spec: Fields, filesystem: str, sources: tuple[str, ...]) -> bool:
+    if not spec.flag("provisions"):
+        return False
+    if filesystem != "directory":
+        spec.fault("provisions", "needs filesystem directory, which alone has pools of volumes")
+    for i, glob in enumerate(sources):
+        if filesystem == "directory" and glob_scheme(glob) != "dir":
+            spec.fault(
+                f"sources[{i}]",
+                f"{shown(glob)} is no pool: a class that provisions makes volumes in directories",
+                "name a directory, dir:///path, that every node sees",
+            )
+    return True
 
 
 def _namespaces(spec: Fields) -> LabelSelector:

@@ -50,6 +50,8 @@ class Reason(Enum):
     NAMESPACE_NOT_PERMITTED = "NamespaceNotPermitted"
     SOURCE_NOT_PERMITTED = "SourceNotPermitted"
     CLASS_OFF = "ClassOff"
+    PROVISIONED_ONLY = "ProvisionedOnly"
+    NOT_PROVISIONED = "NotProvisioned"
     CREDENTIALS_REQUIRED = "CredentialsRequired"
     SHARED_UID = "SharedUid"
     EXISTING_DISABLED = "ExistingDisabled"

@@ -124,6 +124,7 @@ def with_attributes(request: VolumeRequest, volume: VolumeFacts) -> VolumeReques
             (request.read_only, given.read_only, volume.read_only, read_only_mode, mounted_read_only)
         ),
         delivery=request.delivery or given.delivery,
+        provisioned=given.provisioned,
         options=_joined_options(given.options, request.options),
     )
 

@@ -3,11 +3,12 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sidemount.model.errors import VolumeError, shown
+from sidemount.model.errors import Reason, VolumeError, shown
 from sidemount.model.fields import Fields
 from sidemount.model.mount_path import mount_path_fault
 from sidemount.model.mountspec import OptionValue
 from sidemount.model.names import label_fault, subdomain_fault, volume_name_fault
+from sidemount.model.provisioned import provisioned_id_fault
 from sidemount.model.resource_amounts import read_amounts, report_above
 from sidemount.model.source_uri import shown_source, source_fault
 from sidemount.model.sub_path import sub_path_fault, unprintable_fault
@@ -26,7 +27,8 @@ from sidemount.model.volume_request import (
 FLAT_FIELDS = frozenset({"source", "class", "readOnly", "subPath", "secret", "delivery", "optional"})
 LIST_FIELDS = FLAT_FIELDS | {"name", "claim", "existing", "options", "mountPath", "containers", "resources"}
 ADMIN_FIELDS = frozenset({"image", "command"})
-RESERVED_FIELDS = LIST_FIELDS | ADMIN_FIELDS  # no option of a class may be called so
+PROVISIONED_FIELD = "volume"  # of volume contexts alone
+RESERVED_FIELDS = LIST_FIELDS | ADMIN_FIELDS | {PROVISIONED_FIELD}  # no option of a class may be called so
 
 HANDLE_MAX = 1024
 OPTIONS_MAX = 128
@@ -38,15 +40,26 @@ def request_from_list(
 ) -> VolumeRequest:
     """Build from one entry of the list form. What is returned counts only if no fault was added."""
     _refuse_admin_fields(Fields(raw, where, faults))
-    fields = Fields({key: raw[key] for key in raw if key not in ADMIN_FIELDS}, where, faults)
+    _refuse_provisioned(Fields(raw, where, faults))
+    fields = Fields(
+        {key: raw[key] for key in raw if key not in ADMIN_FIELDS and key != PROVISIONED_FIELD}, where, faults
+    )
     fields.only(LIST_FIELDS)
     return _request(fields, name, _list_options(fields))
 
 
 def request_from_flat(
-    pairs: Iterable[tuple[str, str]], name: str, where: str, faults: list[VolumeError]
+    pairs: Iterable[tuple[str, str]],
+    name: str,
+    where: str,
+    faults: list[VolumeError],
+    *,
+    is_context: bool = False,
 ) -> VolumeRequest:
-    """Build from texts alone: a URI's query or a CSI volume context. Every key that is not reserved is an option."""
+    """Build from texts alone: a URI's query or a CSI volume context. Every key that is not reserved is an option.
+
+    `is_context`: a volume context, which alone may name a provisioned volume.
+    """
     raw: dict[str, str] = {}
     options: list[tuple[str, OptionValue]] = []
     for key, value in pairs:
@@ -56,6 +69,8 @@ def request_from_flat(
             options.append((key, value))
     fields = Fields(raw, where, faults, is_flat=True)
     _refuse_admin_fields(fields)
+    if not is_context:
+        _refuse_provisioned(fields)
     for key in raw:
         if key in LIST_FIELDS - FLAT_FIELDS:
             fields.fault(key, "cannot be given here", "use the list form, annotation sidemount.io/volumes")
@@ -68,6 +83,16 @@ def _refuse_admin_fields(fields: Fields) -> None:
             key,
             "only the admin's FuseDriverClass sets what runs, never a workload",
             "name a class that has it",
+        )
+
+
+def _refuse_provisioned(fields: Fields) -> None:
+    if PROVISIONED_FIELD in fields.raw:
+        fields.fault(
+            PROVISIONED_FIELD,
+            "names a provisioned volume, which only a PersistentVolume does",
+            "use a PersistentVolumeClaim",
+            reason=Reason.PROVISIONED_ONLY,
         )
 
 
@@ -92,6 +117,7 @@ def _request(fields: Fields, name: str, options: list[tuple[str, OptionValue]]) 
         containers=_containers(fields) if not fields.is_flat else None,
         delivery=fields.choice("delivery", Delivery),
         resources=_resources(fields) if not fields.is_flat else ResourceRequest(),
+        provisioned=fields.text(PROVISIONED_FIELD, provisioned_id_fault),
     )
 
 

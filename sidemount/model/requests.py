@@ -1,6 +1,7 @@
 """Volume requests from pod annotations and CSI volume contexts."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from sidemount.model.did_you_mean import suggestion
@@ -15,7 +16,7 @@ from sidemount.model.names import (
 )
 from sidemount.model.request_fields import request_from_flat, request_from_list
 from sidemount.model.source_uri import parse_query
-from sidemount.model.volume_request import VolumeRequest
+from sidemount.model.volume_request import SourceUri, VolumeRequest
 from sidemount.model.yamltext import parse_yaml
 
 ANNOTATIONS_MAX_BYTES = 256 * 1024  # what Kubernetes allows for all annotations of an object
@@ -25,6 +26,9 @@ _KNOWN = (INJECT_ANNOTATION, VOLUMES_ANNOTATION, STATUS_ANNOTATION)
 _SPELLINGS = (*_KNOWN, f"{VOLUME_ANNOTATION_PREFIX}<name>")
 _CO_CONTEXT_KEYS = ("storage.kubernetes.io/csiProvisionerIdentity",)
 _CO_CONTEXT_PREFIX = "csi.storage.k8s.io/"
+_INLINE_KEY = (
+    "csi.storage.k8s.io/ephemeral"  # the kubelet sets it whatever the pod wrote there, with podInfoOnMount
+)
 
 
 def parse_annotations(annotations: Mapping[str, str]) -> tuple[VolumeRequest, ...]:
@@ -88,15 +92,19 @@ def parse_inject(annotations: Mapping[str, str]) -> bool | None:
 def parse_volume_context(name: str, context: Mapping[str, str]) -> VolumeRequest:
     """Return the request that a CSI volume context (a PV's volumeAttributes) makes; `name` becomes its name.
 
-    Keys that the CO itself adds are passed over (S4-10). Raises Faults.
+    Keys that the CO itself adds are passed over (S4-10), but for the one that tells a volume of the pod's own. Raises Faults.
     """
     faults: list[VolumeError] = []
     where = f"volume context of {shown(name)}"
     pairs = [(key, value) for key, value in context.items() if not _is_of_co(key)]
-    request = request_from_flat(pairs, name, where, faults)
+    request = request_from_flat(pairs, name, where, faults, is_context=True)
+    if request.provisioned and not isinstance(request.origin, SourceUri):
+        faults.append(
+            InvalidRequest(f'{where}, field "volume": needs source, the pool that the volume is in')
+        )
     if faults:
         raise _faults(faults)
-    return request
+    return replace(request, is_inline=context.get(_INLINE_KEY) == "true")
 
 
 def _short_form(key: str, value: str, faults: list[VolumeError]) -> VolumeRequest:

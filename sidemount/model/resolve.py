@@ -20,7 +20,9 @@ from sidemount.model.mountspec import MountSpec, OptionValue
 from sidemount.model.option_rules import names_credential
 from sidemount.model.options import check_options, parse_mount_options, render_arguments
 from sidemount.model.persistent_volumes import volume_of_claim, volume_of_reference, with_attributes
+from sidemount.model.provisioned import VOLUME_FILESYSTEM, pool_reached, provisioned_source
 from sidemount.model.quantity import parse_quantity
+from sidemount.model.source_uri import shown_source
 from sidemount.model.volume_request import Claim, Existing, SourceUri, Unsupplied, VolumeRequest
 
 _Options = tuple[tuple[str, OptionValue], ...]
@@ -52,7 +54,10 @@ def resolve(
         raise InvalidRequest(f"{request.where}: nothing is supplied, so there is nothing to serve")
     source = completed.origin.uri
     driver_class = choose_class(completed, source, namespace, facts)
-    faults: list[VolumeError] = list(_policy_faults(completed, driver_class, source, namespace))
+    faults: list[VolumeError] = [
+        *_policy_faults(completed, driver_class, source, namespace),
+        *_pool_faults(completed, driver_class, source, facts),
+    ]
     options: _Options = ()
     try:
         options = check_options(
@@ -118,6 +123,36 @@ def _policy_faults(
     yield from _resource_faults(request, driver_class)
 
 
+def _pool_faults(
+    request: VolumeRequest, driver_class: DriverClass, source: str, facts: Facts
+) -> Iterator[VolumeError]:
+    """A pool is reached by its provisioned volumes alone: anything else would see the volumes of others, past their budgets."""
+    if request.provisioned:
+        if not driver_class.provisions:
+            yield PolicyDenied(
+                f"{request.where}: driver class {shown(driver_class.name)} provisions no volumes, so it has no volume "
+                f"{shown(request.provisioned)}",
+                reason=Reason.NOT_PROVISIONED,
+                hint="leave volume out, or have the admin set provisions: true on the class",
+            )
+        elif request.is_inline:
+            yield PolicyDenied(
+                f"{request.where}: volume {shown(request.provisioned)} is a provisioned one, which no pod declares by itself",
+                reason=Reason.PROVISIONED_ONLY,
+                hint="use a PersistentVolumeClaim",
+            )
+        return
+    if source.startswith("dir://"):
+        owner = pool_reached(source, facts.driver_classes().values())
+        if owner is not None:
+            yield PolicyDenied(
+                f"{request.where}: {shown_source(source)} is in or around a pool of driver class {shown(owner.name)}, whose "
+                "volumes are provisioned and never named by their path",
+                reason=Reason.PROVISIONED_ONLY,
+                hint="use a PersistentVolumeClaim of a StorageClass with that class",
+            )
+
+
 def _resource_faults(request: VolumeRequest, driver_class: DriverClass) -> Iterator[VolumeError]:
     """A pod may ask up to the class's maxLimits, or its limits where it has none."""
     bounds = {**driver_class.resources.limits, **driver_class.resources.max_limits}
@@ -156,11 +191,14 @@ def _spec(request: VolumeRequest, driver_class: DriverClass, source: str, option
     # A client that must mount by itself is root, whatever its class says: the keeper lets in nobody else.
     uid = driver_class.uid if driver_class.abilities.descriptor else 0
     arguments = render_arguments(driver_class.options, options)
+    filesystem = driver_class.filesystem
+    if request.provisioned:
+        source, filesystem = provisioned_source(source, request.provisioned), VOLUME_FILESYSTEM
     return MountSpec(
         volume=request.name,
         driver_class=driver_class.name,
         source=source,
-        filesystem=driver_class.filesystem,
+        filesystem=filesystem,
         command=render_command(driver_class.command, source=source, options=arguments),
         sub_path=request.sub_path,
         read_only=request.read_only,

@@ -66,7 +66,8 @@ class VolumeRequest:
     """One requested volume: valid in itself; not yet checked against any class.
 
     `options` keep the text or typed value as written, sorted by name; the class gives them their meaning.
-    `containers` is None for "all". `where` names the annotation entry, for messages: two spellings of one request are equal.
+    `containers` is None for "all". `provisioned` is the id of a volume that was provisioned in the source, a pool; only a volume
+    context names one. `is_inline`: the context is that of a volume which the pod itself declares. `where` names the annotation entry, for messages: two spellings of one request are equal.
     """
 
     name: str
@@ -81,3 +82,5 @@ class VolumeRequest:
     containers: tuple[str, ...] | None = None
     delivery: Delivery | None = None
     resources: ResourceRequest = field(default_factory=ResourceRequest)
+    provisioned: str = ""
+    is_inline: bool = field(default=False, compare=False)

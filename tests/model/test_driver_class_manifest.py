@@ -65,6 +65,13 @@ def test_a_directory_class_with_its_defaults() -> None:
     assert parsed.selinux_type == "container_file_t"
 
 
+def test_a_class_that_provisions() -> None:
+    parsed = parse_driver_class(_manifest({**DIRECTORY, "provisions": True}))
+    assert parsed.provisions
+    assert not parse_driver_class(_manifest({**OBJECTS, "provisions": False})).provisions
+    assert not class_from_file("directory").provisions
+
+
 def test_an_object_store_class_is_unprivileged() -> None:
     parsed = class_from_file("s3")
     assert (parsed.uid, parsed.capabilities) == (65532, ())
@@ -169,6 +176,26 @@ def _option(**rule: Any) -> dict[str, Any]:
             id="scheme that the filesystem does not serve",
         ),
         pytest.param(DIRECTORY, {"sources": [1]}, "spec.sources[0]", "not a text", id="number as glob"),
+        pytest.param(
+            DIRECTORY, {"provisions": "true"}, "spec.provisions", "is not a boolean", id="provisions as text"
+        ),
+        pytest.param(
+            OBJECTS, {"provisions": True}, "spec.provisions", "filesystem directory", id="objects provision"
+        ),
+        pytest.param(
+            EXTERNAL,
+            {"provisions": True},
+            "spec.provisions",
+            "filesystem directory",
+            id="a client provisions",
+        ),
+        pytest.param(
+            DIRECTORY,
+            {"provisions": True, "sources": ["dir:///srv/pool", "nfs://nas/pool"]},
+            "spec.sources[1]",
+            "is no pool",
+            id="pool that is no directory",
+        ),
         pytest.param(DIRECTORY, {"namespaces": None}, "spec.namespaces", "{} is all", id="no namespaces"),
         pytest.param(
             DIRECTORY,

@@ -43,6 +43,8 @@ _RULES: dict[str, tuple[Json, Json]] = {
     "give either filesystem, or image and command of another client": (_BUILT_IN, _client(filesystem="directory")),
     "image and command need each other": (_CLIENT, {k: v for k, v in _CLIENT.items() if k != "image"}),
     "filesystem directory serves dir://, pvc:// and nfs:// only": (_built_in(sources=["nfs://h/**"]), _built_in(sources=["s3://b/**"])),
+    "provisions needs filesystem directory": (_built_in(provisions=True), _client(provisions=True)),
+    "the sources of a class that provisions are its pools, dir:///path each": (_built_in(provisions=True), _built_in(provisions=True, sources=["nfs://h/**"])),
     "command has ${secrets}, but credentials.secretKeys names none": (_client(command=["c", "${secrets}", "${mountpoint}"], credentials={"secretKeys": ["k"]}), _client(command=["c", "${secrets}", "${mountpoint}"])),
     "command has ${cache}, but cacheSize is not given": (_client(command=["c", "${cache}", "${mountpoint}"], cacheSize="1Gi"), _client(command=["c", "${cache}", "${mountpoint}"])),
     "command must have ${options} exactly once, because the class has options, which go there": (_client(command=["c", "${options}", "${mountpoint}"], options={"a": {"type": "int", **_OPTION}}), _client(options={"a": {"type": "int", **_OPTION}})),
