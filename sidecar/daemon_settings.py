@@ -31,10 +31,14 @@ class DaemonSettings:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What the keeper gave: what to serve and the descriptor, -1 for a client that mounts by itself."""
+    """What the keeper gave: what to serve and the descriptor, -1 for a client that mounts by itself.
+
+    `source` is a descriptor of the source's directory, -1 if it is to be opened by its path.
+    """
 
     serve: Serve
     device: int
+    source: int = -1
 
 
 class Master(Protocol):

@@ -37,6 +37,7 @@ from sidemount.host.handover import (
     Refusal,
     Refused,
     Serve,
+    Source,
     Stop,
     Stopping,
 )
@@ -69,6 +70,7 @@ class Supervisor:
         self._failure: VolumeError | None = None
         self._beat_s = _BEAT_S
         self._orphans = OrphanedMounts(log)
+        self._source = -1  # of the source's directory, as the keeper gave it
         self._is_stopping = False
         self._is_let_go = False  # told to stop when nothing was served any more; not told anything since
         self._ending: Timer | None = None
@@ -82,6 +84,7 @@ class Supervisor:
         self._loop.run()
         self._parts.close()
         self._orphans.give_up()
+        self._forget_source()
         self._loop.close()
         if self._failure is not None:
             raise self._failure
@@ -102,7 +105,12 @@ class Supervisor:
         match message:
             case Serve() if self._server is None:
                 self._is_let_go = False
-                self._begin(Order(message, -1 if descriptor is None else descriptor))
+                source, self._source = self._source, -1
+                self._begin(Order(message, -1 if descriptor is None else descriptor, source))
+                return
+            case Source() if self._server is None and descriptor is not None:
+                self._forget_source()
+                self._source = descriptor
                 return
             case Kept() if self._server is not None and descriptor is not None:
                 self._server.take_kept(message.key, descriptor)
@@ -134,6 +142,11 @@ class Supervisor:
                 self._link.tell(Answer(told_to_end=self._is_stopping))
             case _:
                 self._log.warning("message_ignored", kind=type(message).__name__)
+
+    def _forget_source(self) -> None:
+        if self._source >= 0:
+            os.close(self._source)
+            self._source = -1
 
     def _stop(self, server: Server) -> None:
         """End what serves. If that has ended by itself, another connection is asked for, and the answer tells whether to end."""

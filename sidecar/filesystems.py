@@ -97,7 +97,10 @@ def _directory(spec: MountSpec, surroundings: Surroundings) -> FilesystemOperati
         root = open_root(settings.source, settings.sub_path)
         store = Store(root)
     except OSError as error:
-        message, hint = explain_root_error(error, settings.source, settings.sub_path)
+        # A path in /proc tells nobody anything: there the keeper has opened what the spec names.
+        is_given = settings.source.startswith("/proc/self/fd/")
+        told = spec.source if is_given else settings.source
+        message, hint = explain_root_error(error, told, settings.sub_path)
         raise HostFailure(f"volume {spec.volume}: {message}", errno=error.errno or 0, hint=hint) from error
     return directory_operations(store, settings, surroundings.in_thread, open_memory(surroundings))
 

@@ -170,10 +170,10 @@ class _Service:
             return operations
 
     def _build(self, succession: Succession | None) -> FilesystemOperations:
-        settings = self._settings
+        settings, given = self._settings, self._turn.source
         return build_operations(
             self._turn.serve.spec,
-            source=settings.source,
+            source=settings.source if given < 0 else f"/proc/self/fd/{given}",
             secrets=settings.secrets,
             cache=settings.cache,
             state_dir=settings.state_dir,

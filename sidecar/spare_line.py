@@ -22,6 +22,7 @@ from sidemount.host.handover import (
     Predecessor,
     Ready,
     Serve,
+    Source,
     Stop,
     Usage,
 )
@@ -37,13 +38,15 @@ _SEND_TIMEOUT_S = 5.0
 class Turn:
     """What a waiting process is told when its turn has come. `kept` are descriptors that outlive it, by key.
 
-    `predecessor` is None if nobody here knows how that has ended: its whole container has.
+    `predecessor` is None if nobody here knows how that has ended: its whole container has. `source` is a descriptor of the source's
+    directory, -1 if it is to be opened by its path.
     """
 
     serve: Serve
     device: int
     kept: dict[int, int]
     predecessor: Predecessor | None = None
+    source: int = -1
 
 
 def wait_for_turn(control: socket.socket) -> Turn | None:
@@ -52,6 +55,10 @@ def wait_for_turn(control: socket.socket) -> Turn | None:
     predecessor = None
     if received is not None and isinstance(received[0], Predecessor):
         predecessor = received[0]
+        received = receive(control)
+    source = -1
+    if received is not None and isinstance(received[0], Source) and received[1] is not None:
+        source = received[1]
         received = receive(control)
     if received is None:
         return None
@@ -67,7 +74,7 @@ def wait_for_turn(control: socket.socket) -> Turn | None:
         if not isinstance(message, Kept) or descriptor is None:
             raise BadMessage(f"{type(message).__name__}: not a descriptor that was kept")
         kept[message.key] = descriptor
-    return Turn(serve, device, kept, predecessor)
+    return Turn(serve, device, kept, predecessor, source)
 
 
 class SpareLine:

@@ -31,6 +31,7 @@ from sidemount.host.handover import (
     Predecessor,
     Ready,
     Serve,
+    Source,
     Stop,
     Successor,
     Usage,
@@ -55,6 +56,7 @@ class Zygote:
     def __init__(self, order: Order, parts: ZygoteParts, master: Master, log: EventLog) -> None:
         self._order = order.serve
         self._device = order.device
+        self._source = order.source
         self._parts = parts
         self._master = master
         self._log = log
@@ -274,6 +276,8 @@ class Zygote:
         )
         if self._predecessor is not None and not child.send(self._predecessor):
             return False
+        if self._source >= 0 and not child.send(Source(), self._source):
+            return False
         return child.send(order, self._device) and all(
             child.send(Kept(key=key), descriptor) for key, descriptor in self._kept.items()
         )
@@ -398,6 +402,8 @@ class Zygote:
             self._is_over = True
             for descriptor in (self._device, *self._kept.values()):
                 os.close(descriptor)
+            if self._source >= 0:
+                os.close(self._source)
             self._kept.clear()
 
     # What the keeper is told --------------------------------------------------------------------------

@@ -213,6 +213,14 @@ class Usage:
     open_handles: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """The directory that is the volume's source, in the frame, said before `Serve`: for a daemon that cannot open it by its path.
+
+    Only daemons of mount pods are told.
+    """
+
+
 FromDaemon = (
     Hello
     | Ready
@@ -228,7 +236,9 @@ FromDaemon = (
     | Lend
     | Usage
 )
-FromKeeper = Serve | Stop | Refused | Adopted | Kept | Kill | HandOver | Predecessor | Ask | Lent | Leaving
+FromKeeper = (
+    Serve | Stop | Refused | Adopted | Kept | Kill | HandOver | Predecessor | Ask | Lent | Leaving | Source
+)
 Message = FromDaemon | FromKeeper
 
 
@@ -264,7 +274,7 @@ def carries_descriptor(message: Message) -> bool:
             return message.spec.descriptor
         case Hello():
             return message.hands_back
-        case Successor() | Keep() | Kept() | Lent():
+        case Successor() | Keep() | Kept() | Lent() | Source():
             return True
         case _:
             return False
@@ -379,6 +389,7 @@ _KIND: Mapping[type[Any], tuple[Kind, _Table]] = {
     Lend: (Kind.LEND, {}),
     Lent: (Kind.LENT, {}),
     Leaving: (Kind.LEAVING, {}),
+    Source: (Kind.SOURCE, {}),
     Usage: (Kind.USAGE, {"open_handles": _COUNT}),
     Failed: (Kind.FAILED, {"detail": _Field(_text), "hint": _Field(_text), "lasting": _FLAG}),
 }

@@ -32,6 +32,7 @@ _FSCONFIG_SET_FLAG = 0
 _FSCONFIG_SET_STRING = 1
 _FSCONFIG_CMD_CREATE = 6
 _OPEN_TREE_CLONE = 0x1
+_AT_RECURSIVE = 0x8000
 _MOVE_MOUNT_F_EMPTY_PATH = 0x4
 _LOG_LINES_MAX = 8
 
@@ -73,22 +74,28 @@ def fsmount(context: int, attributes: int) -> int:
         raise syscalls.failure("fsmount", "the new filesystem", error.errno, _kernel_log(context)) from error
 
 
-def open_tree_clone(directory: int, target: str) -> int:
-    """Return a descriptor of a detached copy of the mount whose root is the open `directory`."""
-    flags = _OPEN_TREE_CLONE | os.O_CLOEXEC | syscalls.AT_EMPTY_PATH
+def open_tree_clone(directory: int, target: str, *, recursive: bool = False) -> int:
+    """Return a descriptor of a detached copy of the mount whose root is the open `directory`; with all mounts below if `recursive`."""
+    flags = _OPEN_TREE_CLONE | os.O_CLOEXEC | syscalls.AT_EMPTY_PATH | (_AT_RECURSIVE if recursive else 0)
     return syscalls.call(syscalls.OPEN_TREE, directory, b"", flags, target=target)
 
 
 def mount_setattr(
-    mount: int, *, attributes: int = 0, propagation: int = 0, user_namespace: int = 0, target: str
+    mount: int,
+    *,
+    attributes: int = 0,
+    propagation: int = 0,
+    user_namespace: int = 0,
+    target: str,
+    recursive: bool = False,
 ) -> None:
-    """Set attributes and propagation of the mount that `mount` is a descriptor of."""
+    """Set attributes and propagation of the mount that `mount` is a descriptor of, and of all below if `recursive`."""
     attr = _MountAttr(attr_set=attributes, propagation=propagation, userns_fd=user_namespace)
     syscalls.call(
         syscalls.MOUNT_SETATTR,
         mount,
         b"",
-        syscalls.AT_EMPTY_PATH,
+        syscalls.AT_EMPTY_PATH | (_AT_RECURSIVE if recursive else 0),
         attr,
         ctypes.sizeof(attr),
         target=target,

@@ -100,6 +100,17 @@ class Gate:
         self._pause: Timer | None = None
         self._listen()
 
+    def move(self, run_dir: str) -> None:
+        """Listen in another directory; whoever is connected stays so. Raises OSError, and goes on as before then."""
+        listener = wire.listen(run_dir, uid=self._uid)
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
+        self._loop.unwatch(self._listener)
+        self._listener.close()
+        self._listener = listener
+        self._listen()
+
     def close(self) -> None:
         """Listen no more."""
         if self._pause is not None:

@@ -21,6 +21,7 @@ from sidemount.host.volume_probe import ProbeDesk
 from sidemount.host.volume_reception import Reception
 from sidemount.host.volume_reports import Reports
 from sidemount.host.volume_show import ShowEvents, cancel_show, show
+from sidemount.host.volume_source import SourceDesk
 from sidemount.host.volume_state import Surroundings, VolumeState
 from sidemount.host.volume_upkeep import SHORTAGES, Upkeep
 from sidemount.model.errors import HostFailure
@@ -39,8 +40,13 @@ class VolumeKeeper:
         source: str,
         around: Surroundings,
         finished: Callable[[], None],
+        *,
+        directory: str = "",
     ) -> None:
-        """`run_dir` is the volume's own, `source` what mountinfo shows. Raises OSError if its socket cannot be made."""
+        """`run_dir` is the volume's own, `source` what mountinfo shows. Raises OSError if its socket cannot be made.
+
+        `directory` is the source's path, of which the daemon is given a descriptor; "" for one that opens its source by itself.
+        """
         spec = mount.spec
         journal = log("keeper", volume=spec.volume)
         found = places.find() if spec.descriptor else None
@@ -63,6 +69,10 @@ class VolumeKeeper:
             legacy=Legacy(),
             number=found.minor if found is not None else None,
         )
+        if directory:
+            self.state.directory = SourceDesk(
+                self.state.jobs, directory, read_only=spec.read_only, changed=self._source_changed
+            )
         self._events: deque[tuple[Event, bool]] = deque()
         self._is_handling = False
         self._deadline: Timer | None = None
@@ -91,7 +101,13 @@ class VolumeKeeper:
             )
         self._arm_deadline()
         self._upkeep.start()
+        if self.state.directory is not None:
+            self.state.directory.is_ready(continued=True)  # so that the first daemon need not wait
         self._enact(self._first)
+
+    def listen(self, run_dir: str) -> None:
+        """Wait for daemons in another directory; who serves goes on. Raises OSError."""
+        self._gate.move(run_dir)
 
     def handle(self, event: Event, *, able: bool = False, fault: str = "") -> None:
         """Take an event; what follows from it is done before this returns, unless another event is being handled."""
@@ -334,8 +350,15 @@ class VolumeKeeper:
         """Listen no more. For a volume that is detached."""
         self._gate.close()
         self.state.legacy.clear()
+        if self.state.directory is not None:
+            self.state.directory.close()
 
     # Helpers -----------------------------------------------------------------------------------------
+
+    def _source_changed(self) -> None:
+        fault = "" if self.state.directory is None else self.state.directory.fault
+        if fault:
+            self.state.heard.warning("source_not_open", fault=fault)
 
     def _missing(self) -> str:
         """Return what the mount table does not show, and have it shown again."""

@@ -6,11 +6,11 @@ from dataclasses import replace
 from sidemount.host.foreign_descriptors import is_fuse_device, let_go
 from sidemount.host.fuse_init import is_init
 from sidemount.host.fuse_mount import FuseConnection, is_connection_gone
-from sidemount.host.handover import Adopted, Refusal, Serve
+from sidemount.host.handover import Adopted, Refusal, Serve, Source
 from sidemount.host.mount_table import connection_of
 from sidemount.host.session import Event, Phase
 from sidemount.host.volume_daemon import Daemon, DaemonEvents
-from sidemount.host.volume_gate import Gate, Introduction
+from sidemount.host.volume_gate import Gate, Introduction, Peer
 from sidemount.host.volume_state import VolumeState
 
 _HEARTBEATS_PER_SILENCE = 4
@@ -34,7 +34,9 @@ class Reception:
         self._candidate = introduction
         # One whose end cannot be waited for could never be succeeded safely.
         able = introduction.hello.takeover and introduction.peer.pidfd is not None
-        if introduction.hello.generation == 0:
+        if introduction.hello.generation == 0 and not self._has_source():
+            self.refuse(Refusal.BUSY, self._lacks())
+        elif introduction.hello.generation == 0:
             state.post(Event.CONNECTED, able=able and self._can_continue(introduction))
         elif state.session.self_mounting and state.session.phase is Phase.MOUNTING:
             self.refuse(Refusal.BUSY, "what its client has mounted is being looked at")
@@ -62,7 +64,8 @@ class Reception:
         state.heard.info("daemon_connected", pid=introduction.peer.pid, generation=serve.generation)
         self._employ(introduction)
         device = None if state.connection is None else state.connection.device
-        if not introduction.peer.send(serve, device) or not state.legacy.give(introduction.peer):
+        peer = introduction.peer
+        if not (self._give_source(peer) and peer.send(serve, device) and state.legacy.give(peer)):
             state.post(Event.GONE)
 
     def accept(self) -> None:
@@ -95,6 +98,18 @@ class Reception:
                 "daemon_refused", pid=introduction.peer.pid, reason=reason.value, detail=detail
             )
         self._gate.refuse(introduction, reason, detail)
+
+    def _has_source(self) -> bool:
+        desk = self._state.directory
+        return desk is None or desk.is_ready(continued=self._state.session.held)
+
+    def _lacks(self) -> str:
+        desk = self._state.directory
+        return (desk.fault if desk is not None else "") or "its source is being opened"
+
+    def _give_source(self, peer: Peer) -> bool:
+        desk = self._state.directory
+        return desk is None or peer.send(Source(), desk.give())
 
     def _take(self) -> Introduction:
         candidate, self._candidate = self._candidate, None

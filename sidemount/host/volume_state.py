@@ -15,6 +15,7 @@ from sidemount.host.session import Event, Session
 from sidemount.host.volume_daemon import Daemon
 from sidemount.host.volume_legacy import Legacy
 from sidemount.host.volume_places import VolumePlaces
+from sidemount.host.volume_source import SourceDesk
 from sidemount.model.errors import HostFailure
 from sidemount.model.mountspec import MountSpec
 
@@ -42,7 +43,7 @@ class Post(Protocol):
 class VolumeState:
     """One volume. `number` is the connection's in fusectl, None while unknown; `fault` the latest one, for probes.
 
-    `heard` is the log for what others make us say, as often as they like. `had_daemon`: one has served it under this keeper. `hung` says why the daemon's container has to be restarted, "" if it has not; `heard_at` is when a daemon was heard of last.
+    `heard` is the log for what others make us say, as often as they like. `had_daemon`: one has served it under this keeper. `directory` is what a daemon without a path to its source is given. `hung` says why the daemon's container has to be restarted, "" if it has not; `heard_at` is when a daemon was heard of last.
     """
 
     spec: MountSpec
@@ -56,6 +57,7 @@ class VolumeState:
     finished: Callable[[], None]
     session: Session
     legacy: Legacy
+    directory: SourceDesk | None = None
     connection: FuseConnection | None = None
     number: int | None = None
     daemon: Daemon | None = None

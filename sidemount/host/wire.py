@@ -56,6 +56,7 @@ class Kind(IntEnum):
     LENT = 25  # keeper: here; with a descriptor of the directory of mount points
     LEAVING = 26  # keeper: another one follows me, do nothing about the mounts
     USAGE = 27  # child to its zygote: how many files and directories are open
+    SOURCE = 28  # keeper: this is the source's directory; with a descriptor of it
 
 
 class Frame:
