@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from sidemount.host.facts_directory import FactsDirectory
+from sidemount.host.live_report import KindReport
 from sidemount.host.logs import log
 from sidemount.model.errors import HostFailure
 from sidemount.model.facts import Facts, SourceFault
-from webhook.live_report import KindReport
 from webhook.outcome import Doubt
 
 _LOOK_EVERY_S = 1.0

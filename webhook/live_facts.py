@@ -1,31 +1,18 @@
-"""LiveFacts: the facts of a cluster, followed by watches; a FactsSource."""
+"""The facts of a cluster as the webhook needs them: followed by watches, and read again before a refusal; a FactsSource."""
 
-import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 
-from kubernetes.aio import client
-
-from sidemount.host.logs import log
-from sidemount.model.errors import NotReady
-from sidemount.model.facts import Facts
-from webhook.cluster_reader import ClusterReader, ReadLimits
-from webhook.kind_watch import KindWatch, Pace
-from webhook.live_kinds import KINDS
-from webhook.live_report import KindReport
-from webhook.live_store import LiveStore
+from sidemount.host import live_facts
+from sidemount.host.cluster_reader import ClusterReader, ReadLimits
+from sidemount.host.kind_watch import Pace
+from sidemount.host.live_facts import Configure, Start
 from webhook.outcome import Doubt
 from webhook.second_look import LookLimits, SecondLook
 
-_STALE_S = 180.0
-_SWEEP_S = 0.5
-_log = log("webhook.live_facts")
 
-Configure = Callable[[], Awaitable[client.Configuration]]
-
-
-class LiveFacts:
-    """Follows every kind once `run` runs. What was known last stays when the API server is away."""
+class LiveFacts(live_facts.LiveFacts):
+    """Follows every kind once `run` runs, and settles doubts meanwhile."""
 
     def __init__(
         self,
@@ -36,117 +23,19 @@ class LiveFacts:
         pace: Pace | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._configure = configure
-        self._read_limits = read_limits or ReadLimits()
+        super().__init__(configure, read_limits=read_limits, pace=pace, clock=clock)
         self._look_limits = look_limits or LookLimits()
-        self._pace = pace or Pace()
-        self._clock = clock
-        self._store = LiveStore(clock)
-        self._reader: ClusterReader | None = None
         self._look: SecondLook | None = None
-        self._loaded = asyncio.Event()
 
-    def facts(self) -> Facts:
-        """Return the present facts. Raises NotReady before every kind was synced once."""
-        if not self._is_loaded():
-            raise NotReady("the facts of the cluster are not known yet", hint="try again")
-        return self._store.snapshot
+    def _began(self, reader: ClusterReader, start: Start) -> None:
+        self._look = SecondLook(reader, self._store, start, self._look_limits)
 
-    def _is_loaded(self) -> bool:
-        if not self._loaded.is_set() and not self.missing():
-            self._loaded.set()
-            _log.info("facts_synced", kinds={k: len(s.objects) for k, s in self._store.states.items()})
-        return self._loaded.is_set()
-
-    def known(self) -> Facts:
-        """What is known, however little."""
-        return self._store.snapshot
-
-    async def start(self) -> None:
-        """Find out how to reach the API server. Raises InvalidRequest, HostFailure."""
-        self._reader = ClusterReader(await self._configure(), self._read_limits)
-
-    async def run(self, told: Callable[[], None]) -> None:
-        """Follow until cancelled."""
-        assert self._reader is not None  # `start` comes first
-        try:
-            async with asyncio.TaskGroup() as group:
-
-                def start(look: Coroutine[None, None, None]) -> asyncio.Task[None]:
-                    return group.create_task(look)
-
-                self._look = SecondLook(self._reader, self._store, start, self._look_limits)
-                for kind in KINDS:
-                    group.create_task(KindWatch(kind, self._reader, self._store, self._pace).run())
-                await self._sweep(told)
-        finally:
-            self._look = None
-            await self._reader.close()
-
-    async def _sweep(self, told: Callable[[], None]) -> None:
-        classes = None
-        while True:
-            is_loaded = self._is_loaded()
-            try:
-                self._store.return_borrowed()
-                # Of other kinds something changes all the time; that is nothing to tell.
-                if is_loaded and self._store.snapshot.driver_classes() is not classes:
-                    classes = self._store.snapshot.driver_classes()
-                    told()
-            except Exception:  # it must not end what serves
-                _log.error("facts_sweep_failed", exc_info=True)
-            await asyncio.sleep(_SWEEP_S if is_loaded else _SWEEP_S / 10)
-
-    async def wait_loaded(self) -> None:
-        """Return when every kind was synced once."""
-        await self._loaded.wait()
-
-    def missing(self) -> tuple[str, ...]:
-        """Return the kinds that were never synced. What was synced once stays so, whatever becomes of the API server."""
-        return tuple(
-            f"{name} was never read from the API server" + (f" ({state.trouble})" if state.trouble else "")
-            for name, state in self._store.states.items()
-            if not state.is_synced
-        )
-
-    def notes(self) -> tuple[str, ...]:
-        """Return which kinds are not followed, and every fault."""
-        states = self._store.states
-        without = [f"{name} is done without: {s.absent_why}" for name, s in states.items() if s.absent_why]
-        stale = [
-            f"{report.kind}: the API server told nothing for {report.age_s:.0f} s; what is known is kept"
-            for report in self.kinds()
-            if _STALE_S < report.age_s < float("inf")
-        ]
-        faults = [f"{fault.where}: {fault.message}" for fault in self._store.snapshot.faults()]
-        return (*without, *stale, *faults)
-
-    def age_s(self) -> float:
-        """Return the age of the kind that was heard of longest ago, without those that may not be read."""
-        states = self._store.states
-        ages = [report.age_s for report in self.kinds() if not states[report.kind].absent_why]
-        return max(ages, default=float("inf"))
+    def _ended(self) -> None:
+        self._look = None
 
     def passed_over(self) -> tuple[str, ...]:
         """Return nothing: only known kinds are asked for."""
         return ()
-
-    def kinds(self) -> tuple[KindReport, ...]:
-        """Return how well each kind is followed."""
-        now = self._clock()
-        return tuple(
-            KindReport(
-                kind=name,
-                is_synced=state.is_synced,
-                is_live=state.is_live,
-                age_s=float("inf") if state.heard_at is None else now - state.heard_at,
-                objects=len(state.objects),
-                faults=len(state.faults),
-                lists=state.lists,
-                errors=dict(state.errors),
-            )
-            for name, state in self._store.states.items()
-        )
 
     def reads(self) -> int:
         """Return how many single reads were made."""

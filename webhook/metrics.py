@@ -15,7 +15,7 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import Collector
 
-from webhook.live_report import KindReport, families
+from sidemount.host.live_report import KindReport, families
 from webhook.outcome import Outcome
 
 SECONDS = (
@@ -205,7 +205,7 @@ class Metrics(Collector):
     def _collect_gauges(self) -> Iterator[Metric]:
         now = self._gauges()
         if now.facts_kinds:
-            yield from families(now.facts_kinds, now.facts_reads)
+            yield from families(now.facts_kinds, now.facts_reads, f"{_PREFIX}_facts")
         yield CounterMetricFamily(
             f"{_PREFIX}_slow_clients",
             "Connections closed because a request did not arrive.",

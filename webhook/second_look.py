@@ -9,13 +9,13 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sidemount.host.cluster_reader import ClusterReader, ReadFailed, Trouble
+from sidemount.host.live_kinds import KINDS, LIMIT_RANGE, NAMESPACE, LiveKind, read_fact
+from sidemount.host.live_store import LiveStore
 from sidemount.host.logs import log
 from sidemount.model.errors import NotReady, VolumeError
 from sidemount.model.facts import NamespaceFacts
-from webhook.cluster_reader import ClusterReader, ReadFailed, Trouble
 from webhook.gate import is_enabled
-from webhook.live_kinds import KINDS, LIMIT_RANGE, NAMESPACE, LiveKind, read_fact
-from webhook.live_store import LiveStore
 from webhook.outcome import Doubt
 
 _log = log("webhook.second_look")

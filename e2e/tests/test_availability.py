@@ -19,7 +19,7 @@ from e2e.cluster.waiting import wait_for
 from e2e.tests.exposition import histogram, samples
 from e2e.tests.load import creations, load, reviews
 from e2e.tests.replicas import Replicas, api_server, asking, open_namespace, replicas_on
-from webhook.live_kinds import KINDS
+from sidemount.host.live_kinds import KINDS
 
 _LAG_S = 0.5  # from a pod's end to the last kube-proxy that knows
 _WAIT_S, _AWAY_S = 120.0, 3.0

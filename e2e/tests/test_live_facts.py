@@ -20,8 +20,8 @@ from e2e.cluster.progress import Progress
 from e2e.cluster.running import RunningCluster, take_down
 from e2e.cluster.waiting import wait_for
 from e2e.tests.admission.admitting import WebhookProcess
+from sidemount.host.live_kinds import KINDS
 from tests.webhook.admission import pod_with, review
-from webhook.live_kinds import KINDS
 
 _WAIT_S = 120.0
 

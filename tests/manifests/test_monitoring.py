@@ -9,10 +9,10 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from certs.standing import Standing, StandingCollector
+from sidemount.host.live_report import KindReport, families
 from tests.manifests.files import MANIFESTS, ROOT, Json, objects
 from tests.webhook.observer.observed import watchtower
 from tests.webhook.test_metrics import GAUGES
-from webhook.live_report import KindReport, families
 from webhook.metrics import Metrics
 
 _NAME = re.compile(r"\b(sidemount_[a-z_]+|process_[a-z_]+)\b")
@@ -31,6 +31,7 @@ class _All(Collector):
                 )
             ],
             0,
+            "sidemount_webhook_facts",
         )
         yield from StandingCollector(Standing(lambda: 0.0, looked_at_s=0.0)).collect()
         yield from watchtower().collect()

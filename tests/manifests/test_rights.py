@@ -5,9 +5,9 @@ from itertools import pairwise
 
 import pytest
 
+from sidemount.host.live_kinds import KINDS
 from tests.manifests.files import MANIFESTS, Json, deployment, documents, observer, pod_spec
 from tests.manifests.files import objects as of_kind
-from webhook.live_kinds import KINDS
 from webhook.observer.observed_store import KINDS as OBSERVED
 
 _BASE = MANIFESTS / "base/rbac.yaml"

@@ -9,15 +9,15 @@ from typing import Any
 from kubernetes.aio import client
 
 from sidemount.host.cluster_configuration import RenewedToken
+from sidemount.host.cluster_reader import ReadLimits
 from sidemount.host.facts_manifests import parse_fact
 from sidemount.host.facts_snapshot import FactsSnapshot, index_facts
+from sidemount.host.kind_watch import Pace
 from sidemount.model.facts import Facts, VolumeFacts
 from sidemount.model.names import CSI_DRIVER
 from sidemount.model.yamltext import parse_documents
 from tests.webhook.admission import GOLDEN
 from tests.webhook.watched_apiserver import PLURALS, WatchedApiServer
-from webhook.cluster_reader import ReadLimits
-from webhook.kind_watch import Pace
 from webhook.live_facts import LiveFacts
 from webhook.second_look import LookLimits
 

@@ -9,6 +9,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from sidemount.host.backoff import Backoff
+from sidemount.host.cluster_reader import ClusterReader, ReadLimits, Trouble
+from sidemount.host.kind_watch import KindWatch
+from sidemount.host.live_kinds import CLAIM, KINDS, LIMIT_RANGE, NODE, RESOURCE_QUOTA
+from sidemount.host.live_store import LiveStore
 from sidemount.host.sharded_map import GONE, ShardedMap
 from sidemount.model.errors import NotReady
 from tests.webhook.limit_ranger import limit_range, quota
@@ -21,11 +26,6 @@ from tests.webhook.watched_apiserver import (
     volume,
     watched_apiserver,
 )
-from webhook.backoff import Backoff
-from webhook.cluster_reader import ClusterReader, ReadLimits, Trouble
-from webhook.kind_watch import KindWatch
-from webhook.live_kinds import CLAIM, KINDS, LIMIT_RANGE, NODE, RESOURCE_QUOTA
-from webhook.live_store import LiveStore
 
 
 def errors(facts: object, kind: str) -> dict[Trouble, int]:

@@ -11,6 +11,8 @@ from typing import Any
 import aiohttp
 import pytest
 
+from sidemount.host.cluster_reader import ReadLimits
+from sidemount.host.live_kinds import KINDS
 from tests.webhook.admission import SETTINGS, pod_with, review
 from tests.webhook.limit_ranger import limit_range, quota
 from tests.webhook.live import WITHIN_S, fill, live_facts, until
@@ -24,10 +26,8 @@ from tests.webhook.watched_apiserver import (
     watched_apiserver,
 )
 from webhook.admit import mutate
-from webhook.cluster_reader import ReadLimits
 from webhook.decision import judge
 from webhook.live_facts import LiveFacts
-from webhook.live_kinds import KINDS
 from webhook.outcome import Doubt
 from webhook.second_look import LookLimits
 from webhook.service import Service

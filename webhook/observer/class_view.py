@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sidemount.host.live_kinds import FUSE_DRIVER_CLASS, read_fact
 from sidemount.model.errors import Faults, VolumeError, shown
 from sidemount.model.keeper_log import told
 from sidemount.model.names import subdomain_fault
 from sidemount.model.timestamp import render_timestamp
-from webhook.live_kinds import FUSE_DRIVER_CLASS, read_fact
 
 ACCEPTED = "Accepted"
 _FAULTS_MAX = 64

@@ -5,11 +5,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from sidemount.host.cluster_reader import ClusterReader, ReadFailed
 from sidemount.host.logs import log
 from sidemount.model.keeper_log import KeeperEvent, VolumeHealth, by_volume, parse_line, split_stamp
 from sidemount.model.names import KEEPER_CONTAINER
 from sidemount.model.timestamp import render_timestamp
-from webhook.cluster_reader import ClusterReader, ReadFailed
 from webhook.observer.log_schedule import LogPace, LogSchedule, Pod
 from webhook.observer.observed_store import POD
 from webhook.observer.pod_view import PodView

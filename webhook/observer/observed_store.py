@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sidemount.host.cluster_reader import Trouble
+from sidemount.host.live_kinds import FUSE_DRIVER_CLASS, Key, LiveKind
+from sidemount.host.live_report import KindReport
 from sidemount.model.names import INJECTED, INJECTED_LABEL
-from webhook.cluster_reader import Trouble
-from webhook.live_kinds import FUSE_DRIVER_CLASS, Key, LiveKind
-from webhook.live_report import KindReport
 from webhook.observer.class_view import ClassView, read_class
 from webhook.observer.pod_view import PodView, read_pod
 
@@ -40,7 +40,7 @@ class ObservedState:
 
 
 class ObservedStore:
-    """Implements `webhook.kind_watch.WatchStore`."""
+    """Implements `sidemount.host.kind_watch.WatchStore`."""
 
     def __init__(self, clock: Callable[[], float], told: Told) -> None:
         self._clock = clock

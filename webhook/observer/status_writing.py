@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sidemount.host.cluster import Cluster, Place
+from sidemount.host.live_kinds import FUSE_DRIVER_CLASS
 from sidemount.host.logs import log
 from sidemount.model.errors import PublishConflict, VolumeError
 from sidemount.model.names import API_VERSION
-from webhook.live_kinds import FUSE_DRIVER_CLASS
 from webhook.observer.class_view import ClassStatus, ClassView, render_status, wanted_status
 from webhook.observer.observed_store import ObservedStore
 

@@ -9,13 +9,13 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from sidemount.host.cluster import Cluster
+from sidemount.host.cluster_reader import ClusterReader
 from sidemount.host.election import Election
+from sidemount.host.live_report import families
 from sidemount.host.logs import log
 from sidemount.model.keeper_log import HealthState, KeeperEvent
 from sidemount.model.timestamp import parse_timestamp_ms
 from sidemount.model.volume_request import Delivery
-from webhook.cluster_reader import ClusterReader
-from webhook.live_report import families
 from webhook.observer.event_desk import DeskLimits
 from webhook.observer.event_writing import EventWriting
 from webhook.observer.log_reading import LogReading

@@ -12,7 +12,7 @@ from sidemount.commands.checks.readings import Reading
 from sidemount.commands.cluster.api_server import ApiServer
 from sidemount.commands.cluster.paths import proxy_path
 from sidemount.commands.health.pod import mapping, mappings
-from webhook.cluster_reader import ReadFailed, Trouble
+from sidemount.host.cluster_reader import ReadFailed, Trouble
 
 _PREFIX = "sidemount_webhook_"
 _MAX_BYTES = 4 << 20

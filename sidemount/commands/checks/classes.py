@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from sidemount.commands.checks.finding import Finding, Verdict, listed, many
 from sidemount.commands.checks.installation import name_of
 from sidemount.commands.checks.readings import Reading
+from sidemount.host.live_kinds import FUSE_DRIVER_CLASS, read_fact
 from sidemount.model.driver_class import DriverClass
 from sidemount.model.errors import VolumeError
 from sidemount.model.keeper_log import told
-from webhook.live_kinds import FUSE_DRIVER_CLASS, read_fact
 
 
 def read_classes(reading: Reading) -> tuple[dict[str, DriverClass], dict[str, str]]:

@@ -40,8 +40,8 @@ from sidemount.commands.cluster.api_server import Answer, ApiServer
 from sidemount.commands.cluster.facts import facts_of
 from sidemount.commands.cluster.paths import object_path, pods_path
 from sidemount.commands.health.pod import mapping
+from sidemount.host.cluster_reader import ReadFailed
 from sidemount.model.names import CSI_DRIVER
-from webhook.cluster_reader import ReadFailed
 from webhook.gate import POD_SECURITY_LABEL
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from sidemount.commands.checks.finding import Finding, Verdict
 from sidemount.commands.cluster.api_server import ApiServer, cluster_error
+from sidemount.host.cluster_reader import ReadFailed, Trouble
 from sidemount.model.names import API_VERSION, INJECTED_LABEL
-from webhook.cluster_reader import ReadFailed, Trouble
 
 _AT_ONCE = 8
 _ADMISSION = "/apis/admissionregistration.k8s.io/v1"

@@ -14,8 +14,8 @@ import aiohttp
 from kubernetes.aio import client, config
 
 from sidemount.commands.cluster.access import Access
+from sidemount.host.cluster_reader import ReadFailed, Trouble, decode, refusal_of
 from sidemount.model.errors import InvalidRequest, NotReady, PolicyDenied, Reason, VolumeError
-from webhook.cluster_reader import ReadFailed, Trouble, decode, refusal_of
 
 _CHUNK = 1 << 16
 _DOCUMENT_MAX_BYTES = 64 << 20

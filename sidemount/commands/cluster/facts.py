@@ -6,12 +6,20 @@ from typing import Any
 from sidemount.commands.cluster.access import load_access
 from sidemount.commands.cluster.api_server import ApiServer, cluster_error
 from sidemount.commands.health.pod import mapping, text
+from sidemount.host.cluster_reader import ReadFailed, Trouble
 from sidemount.host.facts_manifests import Fact
 from sidemount.host.facts_snapshot import FactsSnapshot, index_facts
+from sidemount.host.live_kinds import (
+    CSI_DRIVER_KIND,
+    FUSE_DRIVER_CLASS,
+    KINDS,
+    NAMESPACE,
+    NODE,
+    LiveKind,
+    read_fact,
+)
 from sidemount.model.errors import VolumeError
 from sidemount.model.facts import SourceFault
-from webhook.cluster_reader import ReadFailed, Trouble
-from webhook.live_kinds import CSI_DRIVER_KIND, FUSE_DRIVER_CLASS, KINDS, NAMESPACE, NODE, LiveKind, read_fact
 
 _KINDS: Mapping[str, LiveKind] = {
     "classes": FUSE_DRIVER_CLASS,

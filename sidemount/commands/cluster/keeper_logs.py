@@ -9,9 +9,9 @@ from sidemount.commands.cluster.api_server import ApiServer
 from sidemount.commands.cluster.paths import log_path
 from sidemount.commands.health.judgement import KeeperLog
 from sidemount.commands.health.pod import PodView
+from sidemount.host.cluster_reader import ReadFailed, Trouble
 from sidemount.model.keeper_log import by_volume, parse_line
 from sidemount.model.names import KEEPER_CONTAINER
-from webhook.cluster_reader import ReadFailed, Trouble
 
 _AT_ONCE = 16
 _LINES = 2000

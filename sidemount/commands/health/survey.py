@@ -12,8 +12,8 @@ from sidemount.commands.cluster.keeper_logs import read_logs
 from sidemount.commands.cluster.paths import pod_path, pods_path
 from sidemount.commands.health.judgement import KeeperLog, PodReport, judge
 from sidemount.commands.health.pod import PodView, read_pod
+from sidemount.host.cluster_reader import ReadFailed, Trouble
 from sidemount.model.errors import InvalidRequest, shown
-from webhook.cluster_reader import ReadFailed, Trouble
 
 LOGS_MAX = 100  # pods whose logs are read unasked
 _QUIET_S = 2.0

@@ -4,7 +4,7 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from webhook.live_kinds import Key
+from sidemount.host.live_kinds import Key
 from webhook.observer.event_desk import DeskLimits
 from webhook.observer.observed_store import POD
 from webhook.observer.pod_view import PodView, read_pod

@@ -10,9 +10,9 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from sidemount.host.kind_watch import Pace
 from tests.webhook.observer.observed import driver_class, line, pod, stamp, status_of
 from tests.webhook.observer.observed_apiserver import Log, ObservedApiServer
-from webhook.kind_watch import Pace
 from webhook.observer.observer import Observer
 from webhook.observer.settings import ObserverSettings
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sidemount.host.live_kinds import FUSE_DRIVER_CLASS, Key
 from sidemount.model.errors import InvalidRequest
 from sidemount.model.keeper_log import parse_line
 from sidemount.model.names import subdomain_fault
 from tests.webhook.observer.observed import driver_class, line, pod, samples, status_of, view, watchtower
-from webhook.live_kinds import FUSE_DRIVER_CLASS, Key
 from webhook.observer.class_view import read_class, render_status, wanted_status
 from webhook.observer.event_desk import DeskLimits, EventDesk
 from webhook.observer.event_record import (

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from random import random
 from typing import Any, Protocol
 
+from sidemount.host.backoff import Backoff
+from sidemount.host.cluster_reader import ClusterReader, ReadFailed, Trouble, decode, refusal_of
+from sidemount.host.live_kinds import Key, LiveKind, version_of
 from sidemount.host.logs import log
-from webhook.backoff import Backoff
-from webhook.cluster_reader import ClusterReader, ReadFailed, Trouble, decode, refusal_of
-from webhook.live_kinds import Key, LiveKind, version_of
 
-_log = log("webhook.kind_watch")
+_log = log("kind_watch")
 _PAGE = 250
 _AT_ONCE = 50
 _WITHOUT = frozenset({Trouble.FORBIDDEN, Trouble.NOT_FOUND})
@@ -43,7 +43,7 @@ class WatchState(Protocol):
 
 
 class WatchStore(Protocol):
-    """Takes over what lists and watches tell: `webhook.live_store.LiveStore`, which says what each method means."""
+    """Takes over what lists and watches tell: `sidemount.host.live_store.LiveStore`, which says what each method means."""
 
     @property
     def states(self) -> Mapping[str, WatchState]: ...

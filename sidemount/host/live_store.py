@@ -9,15 +9,11 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Protocol
 
+from sidemount.host.cluster_reader import Trouble
 from sidemount.host.facts_manifests import Fact
 from sidemount.host.facts_snapshot import FactsSnapshot, cluster_of
-from sidemount.host.logs import log
-from sidemount.host.sharded_map import GONE, Gone, ShardedMap, ShardedMapBuilder
-from sidemount.model.errors import VolumeError
-from sidemount.model.facts import SourceFault
-from webhook.cluster_reader import Trouble
-from webhook.live_groups import Groups, add_to_group, changed_groups
-from webhook.live_kinds import (
+from sidemount.host.live_groups import Groups, add_to_group, changed_groups
+from sidemount.host.live_kinds import (
     CLAIM,
     CSI_DRIVER_KIND,
     FUSE_DRIVER_CLASS,
@@ -33,10 +29,14 @@ from webhook.live_kinds import (
     read_fact,
     version_of,
 )
+from sidemount.host.logs import log
+from sidemount.host.sharded_map import GONE, Gone, ShardedMap, ShardedMapBuilder
+from sidemount.model.errors import VolumeError
+from sidemount.model.facts import SourceFault
 
 _MAX_FAULTS = 200
 _BORROWED_S = 30.0
-_log = log("webhook.live_store")
+_log = log("live_store")
 
 Change = Fact | None | Gone
 
@@ -83,9 +83,10 @@ class KindState:
 class LiveStore:
     """Takes over lists, events and single reads; `snapshot` is always whole."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], kinds: Iterable[LiveKind] = KINDS) -> None:
         self.clock = clock
-        self.states = {kind.name: KindState() for kind in KINDS}
+        self._kinds = tuple(kinds)
+        self.states = {kind.name: KindState() for kind in self._kinds}
         self.snapshot = FactsSnapshot(number=1)
         self._published: dict[str, ShardedMap[Key, Change]] = {}
 
@@ -227,7 +228,7 @@ class LiveStore:
     def return_borrowed(self) -> None:
         """Give up what single reads told some time ago."""
         now = self.clock()
-        for kind in KINDS:
+        for kind in self._kinds:
             state = self.states[kind.name]
             over = {key: before for key, (until, before) in state.borrowed.items() if until <= now}
             for key in over:
@@ -261,7 +262,7 @@ class LiveStore:
             self.snapshot = replace(now, number=last.number + 1)
 
     def _faults(self) -> tuple[SourceFault, ...]:
-        found = [fault for kind in KINDS for _, fault in self.states[kind.name].faults.values()]
+        found = [fault for kind in self._kinds for _, fault in self.states[kind.name].faults.values()]
         return tuple(found[:_MAX_FAULTS])
 
     def _with_kind(self, snapshot: FactsSnapshot, kind: LiveKind) -> FactsSnapshot:

@@ -5,9 +5,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from webhook.cluster_reader import Trouble
-
-PREFIX = "sidemount_webhook_facts"
+from sidemount.host.cluster_reader import Trouble
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +22,7 @@ class KindReport:
     errors: Mapping[Trouble, int] = field(default_factory=dict)
 
 
-def families(reports: Iterable[KindReport], reads: int | None, prefix: str = PREFIX) -> Iterator[Metric]:
+def families(reports: Iterable[KindReport], reads: int | None, prefix: str) -> Iterator[Metric]:
     """Yield the metrics of all kinds; `reads` is None where single reads are not made. Labels are kinds and sorts of trouble, both of fixed tables."""
     gauges = {
         name: GaugeMetricFamily(f"{prefix}_kind_{name}", text, labels=["kind"])

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from sidemount.host.live_kinds import Key, group_of
 from sidemount.host.sharded_map import GONE, Gone, ShardedMap, ShardedMapBuilder
-from webhook.live_kinds import Key, group_of
 
 Groups = ShardedMap[Key, tuple[Any, ...]]
 """Facts by group, each group sorted by name."""
