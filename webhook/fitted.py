@@ -3,13 +3,14 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from sidemount.model.amounts import Amounts, amount
 from sidemount.model.facts import Facts
 from sidemount.model.namespace_limits import joined
 from sidemount.model.resource_amounts import RESOURCE_NAMES
 from webhook.fitting import fit
 from webhook.pod_amounts import users_amounts
 from webhook.quotas import check_quotas
-from webhook.resources import Amounts, amount, check_fit, clamped, is_guaranteed, raised_to_limits
+from webhook.resources import check_fit, clamped, is_guaranteed, raised_to_limits
 from webhook.shape import PodShape
 
 

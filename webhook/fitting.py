@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
+from sidemount.model.amounts import Amounts, amount
 from sidemount.model.errors import PolicyDenied, Reason, VolumeError, raise_faults, shown
 from sidemount.model.namespace_limits import Bounds, LimitRangeFacts, joined
 from sidemount.model.resource_amounts import RESOURCE_NAMES
 from webhook.pod_amounts import UsersAmounts
-from webhook.resources import Amounts, amount, show
+from webhook.resources import show
 
 _ZERO = Decimal(0)
 _MIB = Decimal(2**20)

@@ -4,14 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from sidemount.model.daemon_container import DAEMON_LIMITS, DAEMON_REQUESTS
 from sidemount.model.names import OWN_NAMESPACE
 from webhook.image import Registries
 
 # All of the keeper's memory is requested: what the kernel kills first goes by the request, and the keeper must go last.
 KEEPER_REQUESTS = MappingProxyType({"cpu": "10m", "memory": "64Mi"})
 KEEPER_LIMITS = MappingProxyType({"cpu": "500m", "memory": "64Mi"})
-DAEMON_REQUESTS = MappingProxyType({"cpu": "50m", "memory": "64Mi"})
-DAEMON_LIMITS = MappingProxyType({"cpu": "2", "memory": "512Mi"})
 
 # Containers of other injectors that redirect or carry the pod's network: ours need it, so they go behind these.
 NETWORK_CONTAINERS = frozenset(

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from sidemount.model.amounts import Amounts, amount, merge
 from sidemount.model.driver_class import DAEMON_MEMORY_MIN_BYTES
 from sidemount.model.errors import (
     BadMessage,
@@ -35,7 +36,7 @@ from webhook.marks import Marks, marks
 from webhook.outcome import MountOutcome, VolumeOutcome
 from webhook.present import Present
 from webhook.render import Daemon, daemon_container_of, keeper_container, own_volumes
-from webhook.resources import Amounts, amount, merge, show
+from webhook.resources import show
 from webhook.security import selinux_context
 from webhook.shape import PodShape, is_own_container
 from webhook.sources import cache_attachment, secret_attachment, source_attachment

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
+from sidemount.model.amounts import amount
 from sidemount.model.namespace_limits import Bounds, Quantities
 from sidemount.model.resource_amounts import RESOURCE_NAMES
-from webhook.resources import amount
 from webhook.shape import ContainerShape, PodShape, is_own_container
 
 _ALWAYS = "Always"

@@ -6,12 +6,13 @@ Source: https://kubernetes.io/docs/concepts/policy/resource-quotas/
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
 
+from sidemount.model.amounts import Amounts
 from sidemount.model.errors import PolicyDenied, Reason, VolumeError, raise_faults, shown
 from sidemount.model.facts import Facts
 from sidemount.model.namespace_limits import Bounds, Quantities, QuotaBounds, counts_pod
 from sidemount.model.resource_amounts import RESOURCE_NAMES
 from webhook.pod_amounts import UsersAmounts, container_amounts
-from webhook.resources import Amounts, show
+from webhook.resources import show
 from webhook.shape import PodShape
 
 _ZERO = Decimal(0)

@@ -6,6 +6,14 @@ from typing import Any
 
 import msgspec
 
+from sidemount.model.amounts import Amounts
+from sidemount.model.daemon_container import (
+    DAEMON_COMMAND,
+    MESSAGE_POLICY,
+    PROBE_COMMAND,
+    RUN_SIZE,
+    liveness_probe,
+)
 from sidemount.model.driver_class import DriverClass
 from sidemount.model.mountspec import KeeperConfig, MountSpec, encode_keeper_config
 from sidemount.model.names import (
@@ -21,7 +29,6 @@ from sidemount.model.names import (
     daemon_container,
 )
 from webhook.injection_settings import InjectionSettings
-from webhook.resources import Amounts
 from webhook.security import daemon_context, keeper_context
 from webhook.shape import PodShape
 from webhook.sources import Attachment
@@ -29,16 +36,7 @@ from webhook.sources import Attachment
 STATUS_VERSION = 1
 CLAIM_ENV = "VOLUME_CLAIM"
 _KEEPER = ["python3", "-m", "sidecar", "keeper"]
-_DAEMON = ["python3", "-m", "sidecar", "daemon"]
-# Without site: a probe starts every second and must cost little. The image's PYTHONPATH says where the sidecar is.
-_PROBE = ["python3", "-S", "-m", "sidecar", "probe"]
 _BIDIRECTIONAL = "Bidirectional"
-_LIVENESS_PERIOD_S = 10
-_LIVENESS_FAILURES = 3
-# The probe's own deadline is far below: a machine that is slow to start it has not made a daemon hang.
-_LIVENESS_TIMEOUT_S = 60
-# So that the last line of a container that ends is what `kubectl describe` shows.
-_MESSAGE_POLICY = "FallbackToLogsOnError"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +66,7 @@ def keeper_container(
             {"name": POD_UID_ENV, "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
         ],
         "restartPolicy": "Always",
-        "terminationMessagePolicy": _MESSAGE_POLICY,
+        "terminationMessagePolicy": MESSAGE_POLICY,
         "resources": amounts.render(),
         "securityContext": keeper_context(shape),
         "volumeMounts": [
@@ -100,11 +98,11 @@ def daemon_container_of(daemon: Daemon, shape: PodShape, settings: InjectionSett
             driver_class.image_pull_policy or settings.image_pull_policy,
             settings,
         ),
-        "command": list(_DAEMON),
+        "command": list(DAEMON_COMMAND),
         "args": args,
         **({"env": [{"name": CLAIM_ENV, "value": daemon.claim}]} if daemon.claim else {}),
         "restartPolicy": "Always",
-        "terminationMessagePolicy": _MESSAGE_POLICY,
+        "terminationMessagePolicy": MESSAGE_POLICY,
         "resources": daemon.amounts.render(),
         "securityContext": daemon_context(driver_class, shape),
         **_probes(settings),
@@ -115,19 +113,12 @@ def daemon_container_of(daemon: Daemon, shape: PodShape, settings: InjectionSett
 def _probes(settings: InjectionSettings) -> dict[str, Any]:
     return {
         "startupProbe": {
-            "exec": {"command": [*_PROBE, "--run-dir", RUN_PATH]},
+            "exec": {"command": [*PROBE_COMMAND, "--run-dir", RUN_PATH]},
             "periodSeconds": 1,
             "timeoutSeconds": settings.probe_timeout_s,
             "failureThreshold": settings.probe_failures,
         },
-        "livenessProbe": {
-            "exec": {"command": [*_PROBE, "--run-dir", RUN_PATH, "--ask", "hung"]},
-            "periodSeconds": _LIVENESS_PERIOD_S,
-            "timeoutSeconds": _LIVENESS_TIMEOUT_S,
-            "failureThreshold": _LIVENESS_FAILURES,
-            # It stands still: it would not hear SIGTERM before SIGKILL.
-            "terminationGracePeriodSeconds": 1,
-        },
+        "livenessProbe": liveness_probe(),
     }
 
 
@@ -136,7 +127,7 @@ def own_volumes(daemons: tuple[Daemon, ...]) -> list[dict[str, Any]]:
     return [
         # Memory is a safety rule: kubelet unmounts such a volume before it deletes, so it cannot delete through a mount.
         {"name": MOUNTS_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
-        {"name": RUN_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": "64Mi"}},
+        {"name": RUN_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": RUN_SIZE}},
         {"name": NO_TOKEN_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
         *(attachment.volume for daemon in daemons for attachment in daemon.attachments),
     ]

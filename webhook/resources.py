@@ -3,53 +3,20 @@
 Source: https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#resource-sharing-within-containers
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
 import msgspec
 
-from sidemount.model.errors import InvalidRequest, PolicyDenied, Reason
-from sidemount.model.quantity import parse_quantity
+from sidemount.model.amounts import Amounts, amount
+from sidemount.model.errors import PolicyDenied, Reason
 from webhook.shape import ContainerShape, PodShape
 
 _ALWAYS = "Always"
 _CORE = ("cpu", "memory")
 _ZERO = Decimal(0)
 _UNITS = (("Gi", Decimal(2**30)), ("Mi", Decimal(2**20)), ("Ki", Decimal(2**10)))
-
-
-@dataclass(frozen=True, slots=True)
-class Amounts:
-    """requests and limits by resource name, as written."""
-
-    requests: Mapping[str, str]
-    limits: Mapping[str, str]
-
-    def render(self) -> dict[str, dict[str, str]]:
-        """Return the container's `resources`."""
-        return {"limits": dict(sorted(self.limits.items())), "requests": dict(sorted(self.requests.items()))}
-
-
-def merge(layers: Iterable[tuple[Mapping[str, str], Mapping[str, str]]]) -> Amounts:
-    """Return (requests, limits) of several layers, later ones winning, made consistent.
-
-    Where a later layer sets one of the pair and an earlier one the other, the later value holds and the other follows it: a
-    request above its limit would be refused by the API server.
-    """
-    requests: dict[str, str] = {}
-    limits: dict[str, str] = {}
-    for layer_requests, layer_limits in layers:
-        requests |= layer_requests
-        limits |= layer_limits
-        for name in requests.keys() & limits.keys():
-            if amount(requests[name]) > amount(limits[name]):
-                if name in layer_requests and name not in layer_limits:
-                    limits[name] = requests[name]
-                else:
-                    requests[name] = limits[name]
-    return Amounts(requests, limits)
 
 
 def raised_to_limits(amounts: Amounts) -> Amounts:
@@ -104,14 +71,6 @@ def check_fit(shape: PodShape, ours: Mapping[str, Amounts]) -> None:
                 reason=Reason.RESOURCES_EXCEEDED,
                 hint=f"raise spec.resources.{field}.{name} to at least {show(name, total)}, or have the class request less",
             )
-
-
-def amount(quantity: object) -> Decimal:
-    """Return a quantity's amount; null, empty and what is no quantity count as nothing: the API server judges them."""
-    try:
-        return parse_quantity(quantity)
-    except InvalidRequest:
-        return _ZERO
 
 
 def show(name: str, value: Decimal) -> str:

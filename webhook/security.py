@@ -6,6 +6,7 @@ Source: https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/p
 import re
 from typing import Any
 
+from sidemount.model.daemon_container import daemon_security
 from sidemount.model.driver_class import DriverClass
 from sidemount.model.errors import InvalidRequest, shown
 from webhook.pod import SeLinux
@@ -33,19 +34,7 @@ def daemon_context(driver_class: DriverClass, shape: PodShape) -> dict[str, Any]
     """Return a daemon's: no privilege, no capability beyond its class's; privileged if its client must mount by itself."""
     if not driver_class.abilities.descriptor:
         return keeper_context(shape)
-    uid = driver_class.uid
-    context: dict[str, Any] = {
-        "allowPrivilegeEscalation": False,
-        "capabilities": {"drop": ["ALL"]},
-        "privileged": False,
-        "readOnlyRootFilesystem": True,
-        "runAsGroup": uid,
-        "runAsNonRoot": uid != 0,
-        "runAsUser": uid,
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
-    if driver_class.capabilities:
-        context["capabilities"]["add"] = list(driver_class.capabilities)
+    context = daemon_security(driver_class.uid, driver_class.capabilities)
     return {**context, **_mandatory(shape, selinux_type="container_t", app_armor="RuntimeDefault")}
 
 

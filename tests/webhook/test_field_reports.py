@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from sidemount.model.amounts import amount
 from sidemount.model.driver_class_manifest import parse_driver_class
 from sidemount.model.facts import ClusterFacts
 from tests.webhook.admission import (
@@ -20,7 +21,6 @@ from tests.webhook.admission import (
 )
 from tests.webhook.test_golden import CASES, load
 from webhook.injection_settings import InjectionSettings
-from webhook.resources import amount
 from webhook.review import PATCH_TYPE
 
 # A. Lost fields, typed round trips ------------------------------------------------------------------------------

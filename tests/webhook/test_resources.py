@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from sidemount.model.amounts import Amounts, amount, merge
 from tests.webhook.admission import Json, mutated, pod_with
 from webhook.pod import decode_pod
-from webhook.resources import Amounts, amount, clamped, is_guaranteed, merge, show
+from webhook.resources import clamped, is_guaranteed, show
 from webhook.shape import PodShape, shape_of
 
 
