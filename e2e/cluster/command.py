@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any
 
 from e2e.cluster.bring_up import bring_up, prepare
+from e2e.cluster.companion_images import companion_archives, load_companions
 from e2e.cluster.errors import ClusterFault, MachineLacks
 from e2e.cluster.more_nodes import join, leave, power_off, power_on
 from e2e.cluster.namespaces import entering
@@ -196,6 +197,7 @@ def _logs(arguments: argparse.Namespace) -> int:
 def _build(arguments: argparse.Namespace) -> int:
     progress = Progress()
     prepare(BUILD, progress)
+    companion_archives(BUILD, progress)
     if arguments.images:
         service_archives(BUILD, progress)
     progress("everything is built")
@@ -209,7 +211,10 @@ def _images(arguments: argparse.Namespace) -> int:
 
 
 def _load_images(arguments: argparse.Namespace) -> int:
-    images = load_services(RunningCluster(places_of(arguments.name)), BUILD, Progress())
+    cluster, progress = RunningCluster(places_of(arguments.name)), Progress()
+    images = load_services(cluster, BUILD, progress)
+    if arguments.companions:
+        images += load_companions(cluster, BUILD, progress)
     print(json.dumps({"images": images}, indent=1) if arguments.output == "json" else "\n".join(images))
     return 0
 
@@ -274,6 +279,9 @@ def _parser() -> argparse.ArgumentParser:
     images.set_defaults(run=_images)
     load = commands.add_parser(
         "load-images", parents=[named, formed], help="build the project's images and import them"
+    )
+    load.add_argument(
+        "--companions", action="store_true", help="and those of Kubernetes that provision volumes"
     )
     load.set_defaults(run=_load_images)
     return parser

@@ -2,6 +2,7 @@
 
 import fcntl
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -21,6 +22,7 @@ _HERE = Path(__file__).resolve().parent
 _LEAST_GO = (1, 21)  # from here on, go fetches the newer toolchain that a module asks for
 _TOLD_EVERY_S = 30.0
 _LONGEST_S = 3600.0
+_DOWNLOAD_S = 300.0
 _NETWORK_WORDS = (
     "dial tcp",
     "proxyconnect",
@@ -34,12 +36,16 @@ _TOOL = re.compile(r"^\s+(\S+/cmd/\S+)$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class GoModule:
-    """A directory with go.mod and go.sum, whose `tool` lines are the programs to build."""
+    """A directory with go.mod and go.sum, whose `tool` lines are the programs to build.
+
+    `carried`: directories of required modules that are kept beside the programs: module, path in it, name.
+    """
 
     name: str
     title: str
     ldflags: str
     about: str
+    carried: tuple[tuple[str, str, str], ...] = ()
 
     @property
     def directory(self) -> Path:
@@ -56,6 +62,8 @@ class GoModule:
         found = hashlib.sha256(self.ldflags.encode())
         for name in ("go.mod", "go.sum"):
             found.update((self.directory / name).read_bytes())
+        for each in self.carried:
+            found.update("\0".join(each).encode())
         return found.hexdigest()[:16]
 
 
@@ -69,7 +77,20 @@ CONTROL = GoModule(
 )
 RUNTIME = GoModule("runtime", "containerd", "-s -w", "2 minutes")
 MODULES = (CONTROL, RUNTIME)
+COMPANIONS = GoModule(  # of a cluster where volumes are provisioned
+    "companions",
+    "Kubernetes' CSI companions",
+    "-s -w",
+    "6 minutes",
+    (("github.com/kubernetes-csi/external-snapshotter/client/v8", "config/crd", "snapshot-types"),),
+)
 SANITY = GoModule("sanity", "csi-sanity", "-s -w", "2 minutes")  # of no cluster's, but built in the same way
+
+
+def module_files(build: Path, progress: Progress, module: GoModule, name: str) -> Path:
+    """Return the directory of that name that a module carries along, built with its programs. Raises MachineLacks, ClusterFault."""
+    go_programs(build, progress, (module,))
+    return build / "tools" / f"{module.name}-{module.digest()}" / name
 
 
 def go_programs(build: Path, progress: Progress, modules: tuple[GoModule, ...] = MODULES) -> dict[str, Path]:
@@ -107,10 +128,21 @@ def _build(module: GoModule, target: Path, progress: Progress) -> None:
         absent = [name for name in module.programs() if not (made / name).is_file()]
         if absent:
             raise ClusterFault(f"building {module.title} made no {', '.join(absent)}")
+        for path, inside, kept in module.carried:
+            shutil.copytree(_module_directory(go, module, path) / inside, made / kept)
         made.rename(target)
     for old in target.parent.glob(f"{module.name}-*"):
         if old != target:
             shutil.rmtree(old, ignore_errors=True)
+
+
+def _module_directory(go: str, module: GoModule, path: str) -> Path:
+    """Return where Go keeps the files of a module that is required."""
+    argv = [go, "mod", "download", "-json", path]
+    done = subprocess.run(argv, cwd=module.directory, capture_output=True, text=True, timeout=_DOWNLOAD_S)
+    if done.returncode:
+        raise _fault(module, (done.stderr or done.stdout).splitlines())
+    return Path(json.loads(done.stdout)["Dir"])
 
 
 def _go() -> str:

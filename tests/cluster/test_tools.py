@@ -9,8 +9,9 @@ import pytest
 
 from e2e.cluster import debian, machine
 from e2e.cluster.command import main, split_rest
+from e2e.cluster.companion_images import REFERENCES
 from e2e.cluster.errors import ClusterFault, MachineLacks
-from e2e.cluster.go_tools import CONTROL, MODULES, RUNTIME, GoModule
+from e2e.cluster.go_tools import COMPANIONS, CONTROL, MODULES, RUNTIME, GoModule
 from e2e.cluster.places import known_clusters, places_of
 from e2e.cluster.running import RunningCluster, is_held, take_down
 from e2e.cluster.running_node import tail
@@ -24,6 +25,14 @@ def test_the_modules_build_every_program() -> None:
         "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl",
     }  # fmt: skip
     assert set(RUNTIME.programs()) == {"containerd", _SHIM, "ctr"}
+
+
+def test_each_companion_s_image_is_named_by_the_version_that_is_built() -> None:
+    wanted = (COMPANIONS.directory / "go.mod").read_text()
+    assert set(REFERENCES) == set(COMPANIONS.programs())
+    for name, reference in REFERENCES.items():
+        (path,) = re.findall(rf"^\t(\S+)/cmd/{name}$", wanted, re.MULTILINE)
+        assert f"{path} {reference.rpartition(':')[2]} " in wanted
 
 
 def test_kubernetes_says_the_version_that_its_module_names() -> None:
