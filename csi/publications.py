@@ -14,6 +14,7 @@ from csi.keeper_link import Answer, KeeperLink, VolumeStatus
 from csi.launcher import Launcher
 from csi.publish_operations import Operations
 from csi.publish_plan import PublishPlan
+from csi.publish_source import check_source
 from csi.publish_steps import Observe, PublishSteps
 from csi.records import Record, RecordStore, Stage
 from csi.targets import Targets
@@ -102,13 +103,17 @@ class Publications:
             await asyncio.wait({under_way.task})  # what it clears is in the way
         self._operations.refuse_busy(path)
         known = self._records.get(path)
-        if known is not None and known.stage is Stage.PUBLISHED:
+        if known is None or not _is_same(known, volume_id, arguments):
+            plan = make_plan(path)
+            await check_source(plan.record)
+            self._operations.refuse_busy(path)
+            known = self._records.get(path)
+            if known is None or known.stage is not Stage.PUBLISHED:
+                self._check_exclusive(volume_id, path, exclusive=exclusive)
+                await self._operations.run(plan.record, self._publish(plan, known))
+                return
             _check_same(known, volume_id, arguments)
-            await self._operations.run(known, self._steps.ensure_live(known))
-            return
-        self._check_exclusive(volume_id, path, exclusive=exclusive)
-        plan = make_plan(path)
-        await self._operations.run(plan.record, self._publish(plan, known))
+        await self._operations.run(known, self._steps.ensure_live(known))
 
     async def _publish(self, plan: PublishPlan, leftover: Record | None) -> None:
         if leftover is not None:
@@ -240,6 +245,10 @@ class Publications:
                     "modes allows one target of a node only",
                     hint="unpublish it there first, or use SINGLE_NODE_MULTI_WRITER or a MULTI_NODE mode",
                 )
+
+
+def _is_same(known: Record, volume_id: str, arguments: str) -> bool:
+    return known.stage is Stage.PUBLISHED and (known.volume_id, known.arguments) == (volume_id, arguments)
 
 
 def _check_same(known: Record, volume_id: str, arguments: str) -> None:

@@ -52,6 +52,7 @@ def plan_publish(request: PublishRequest, path: str, facts: Facts, run_root: str
     """
     namespace = _namespace_of(request, facts)
     asked = _asked(request, target_name(path))
+    _check_id(request, asked)
     if not isinstance(asked.origin, SourceUri):
         raise NotFound(
             f"volume {shown(request.volume_id)} is not known, and its volume_context names no source",
@@ -94,6 +95,15 @@ def _asked(request: PublishRequest, name: str) -> VolumeRequest:
     except Faults as error:
         raise Faults(tuple(_told_of(request, name, fault) for fault in error.faults)) from error
     return replace(asked, where=f"volume_context of {shown(request.volume_id)}")
+
+
+def _check_id(request: PublishRequest, asked: VolumeRequest) -> None:
+    """A provisioned volume's id alone says which it is: a context that says another one was not made here."""
+    if asked.provisioned and asked.provisioned != request.volume_id:
+        raise InvalidRequest(
+            f"{asked.where}: volume {shown(asked.provisioned)} is not the volume_id",
+            hint="use the volume_context that CreateVolume has returned for this volume_id",
+        )
 
 
 def _told_of(request: PublishRequest, name: str, fault: VolumeError) -> VolumeError:
