@@ -1,6 +1,5 @@
 """Pod volumes that a daemon reads: its source, its credentials, its cache."""
 
-import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +14,10 @@ from sidemount.model.names import (
     secret_volume,
     source_volume,
 )
+from sidemount.model.nfs_source import nfs_server
 from sidemount.model.provisioned import VOLUME_FILESYSTEM
 from sidemount.model.source_uri import shown_source
 
-_NFS_PORT = 2049
-_PORT = re.compile(r":([0-9]{1,5})\Z")
 _SECRET_OWNER_MODE = 0o400
 _SECRET_ANY_MODE = 0o444
 
@@ -56,7 +54,7 @@ def source_attachment(spec: MountSpec) -> Attachment | None:
             if path:
                 mount["subPath"] = path
         case "nfs":
-            volume["nfs"] = {"server": _nfs_server(host, spec), "path": f"/{path}"}
+            volume["nfs"] = {"server": nfs_server(host, spec.volume, spec.source), "path": f"/{path}"}
             if spec.read_only:
                 volume["nfs"]["readOnly"] = True
         case _:
@@ -65,20 +63,6 @@ def source_attachment(spec: MountSpec) -> Attachment | None:
                 hint="its sources are dir:///path, pvc://claim/path and nfs://server/path",
             )
     return Attachment(volume=volume, mount=mount, flag="--source")
-
-
-def _nfs_server(host: str, spec: MountSpec) -> str:
-    """Return the server without the standard port: Kubernetes has no place for another one. Raises Unsupported."""
-    found = _PORT.search(host)
-    if found is None:
-        return host
-    if int(found[1]) != _NFS_PORT:
-        raise Unsupported(
-            f"volume {spec.volume}: {shown_source(spec.source)} names port {found[1]}, and Kubernetes mounts NFS at port "
-            f"{_NFS_PORT} only",
-            hint="leave the port out, or use a PersistentVolume with mountOptions and a pvc:// source",
-        )
-    return host[: found.start()]
 
 
 def secret_attachment(volume: str, secret: str, driver_class: DriverClass, uid: int) -> Attachment | None:

@@ -114,6 +114,19 @@ class Cluster:
         except _Absent as error:
             raise PublishConflict(f"{place.told} was deleted meanwhile") from error
 
+    async def delete(self, place: Place, *, uid: str = "", grace_s: int | None = None) -> bool:
+        """Delete the object, if it is the one of that `uid`; False if there is none. Raises: as `_call`; PublishConflict if it is another."""
+        options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        if uid:
+            options["preconditions"] = {"uid": uid}
+        if grace_s is not None:
+            options["gracePeriodSeconds"] = grace_s
+        try:
+            await self._call("DELETE", place.path, place, options)
+        except _Absent:
+            return False
+        return True
+
     async def _call(self, method: str, path: str, place: Place, body: Any = None) -> Document:
         """Make one call. Raises: NotReady, PolicyDenied, PublishConflict, InvalidRequest, Unsupported."""
         kind = "application/json-patch+json" if method == "PATCH" else "application/json"
@@ -151,7 +164,7 @@ class _Absent(Exception):
 
 
 _AWAY = "it is tried again; what is served now stays"
-_VERBS = {"GET": "read", "POST": "made", "PUT": "written", "PATCH": "patched"}
+_VERBS = {"GET": "read", "POST": "made", "PUT": "written", "PATCH": "patched", "DELETE": "deleted"}
 
 
 async def _read_bounded(content: aiohttp.StreamReader) -> bytes:
@@ -190,7 +203,7 @@ def _error(method: str, place: Place, status: int, told: Document) -> Exception:
         # A `test` operation that fails is answered with 422 Invalid.
         return PublishConflict(said)
     if status in (401, 403):
-        verb = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch"}[method]
+        verb = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}[method]
         return PolicyDenied(said, hint=f"let the service account {verb} {place.kind} {place.name}")
     if status in (408, 410, 425, 429) or status >= 500:
         return NotReady(said, hint=_AWAY)

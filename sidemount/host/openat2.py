@@ -23,13 +23,14 @@ class _OpenHow(ctypes.Structure):
     _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
 
 
-def open_directory_beneath(root: int, path: str, target: str) -> int:
+def open_directory_beneath(root: int, path: str, target: str, *, crosses_mounts: bool = False) -> int:
     """Return an O_PATH descriptor of the directory `path` beneath the open directory `root`; "" is the root itself.
 
-    No symbolic link is followed, even one that stays inside, and no mount point is crossed. `target` names it in
-    the error. Raises HostFailure: ELOOP a symbolic link, EXDEV a way out or another mount, ENOENT, ENOTDIR.
+    No symbolic link is followed, even one that stays inside, and no mount point is crossed unless `crosses_mounts`. `target` names
+    it in the error. Raises HostFailure: ELOOP a symbolic link, EXDEV a way out or another mount, ENOENT, ENOTDIR.
     """
-    how = _OpenHow(flags=os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, mode=0, resolve=_CONFINED)
+    resolve = _CONFINED & ~RESOLVE_NO_XDEV if crosses_mounts else _CONFINED
+    how = _OpenHow(flags=os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, mode=0, resolve=resolve)
     name = os.fsencode(path) or b"."
     for attempt in range(_ATTEMPTS):
         try:
