@@ -15,6 +15,7 @@ from sidemount.model.names import API_VERSION
 from sidemount.model.namespace_limits import LimitRangeFacts, QuotaFacts
 
 INLINE_LEVEL_LABEL = "security.kubernetes.io/csi-ephemeral-volume-profile"
+_INLINE_MODE = "Ephemeral"
 _NAME_LABEL = "kubernetes.io/metadata.name"
 _VERSION = re.compile(r"v?(\d{1,4})\.(\d{1,4})(?:\D.*)?", re.DOTALL)
 _MAX_NAME = 253
@@ -24,10 +25,14 @@ _OS_LABEL = "kubernetes.io/os"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CsiDriverFacts:
-    """One CSIDriver object. `inline_level` is its csi-ephemeral-volume-profile label, "" if it has none."""
+    """One CSIDriver object. `inline_level` is its csi-ephemeral-volume-profile label, "" if it has none.
+
+    `offers_inline`: a pod may declare its volumes inline.
+    """
 
     name: str
     inline_level: str = ""
+    offers_inline: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +187,12 @@ def _claim(manifest: Mapping[str, Any]) -> ClaimFacts:
 
 def _csi_driver(manifest: Mapping[str, Any]) -> CsiDriverFacts:
     labels = _text_map(_mapping(manifest, "metadata"), "labels", "metadata.labels")
-    return CsiDriverFacts(name=identify(manifest)[2], inline_level=labels.get(INLINE_LEVEL_LABEL, ""))
+    modes = _texts(_mapping(manifest, "spec"), "volumeLifecycleModes", "spec.volumeLifecycleModes")
+    return CsiDriverFacts(
+        name=identify(manifest)[2],
+        inline_level=labels.get(INLINE_LEVEL_LABEL, ""),
+        offers_inline=_INLINE_MODE in modes,
+    )
 
 
 def _node(manifest: Mapping[str, Any]) -> NodeFacts | None:

@@ -160,6 +160,7 @@ def cluster_of(drivers: Iterable[object], nodes: Iterable[object]) -> ClusterFac
         server_version=min((node.version for node in taking), default=(0, 0)),
         old_nodes=tuple(OldNode(name=node.name, version=node.version, labels=node.labels) for node in old),
         csi_drivers=frozenset(driver.name for driver in known),
+        csi_inline_drivers=frozenset(driver.name for driver in known if driver.offers_inline),
         csi_inline_levels=MappingProxyType(
             {driver.name: driver.inline_level for driver in known if driver.inline_level}
         ),

@@ -54,12 +54,14 @@ class OldNode:
 class ClusterFacts:
     """Abilities of the cluster. `server_version` is that of the oldest node that takes Linux pods, (0, 0) when unknown.
 
-    `old_nodes`: the nodes that a sidecar must not land on, sorted by name.
+    `old_nodes`: the nodes that a sidecar must not land on, sorted by name. `csi_inline_drivers`: those of the drivers whose volumes
+    a pod may declare inline (volumeLifecycleModes has Ephemeral).
     """
 
     server_version: tuple[int, int] = (0, 0)
     old_nodes: tuple[OldNode, ...] = ()
     csi_drivers: frozenset[str] = frozenset()
+    csi_inline_drivers: frozenset[str] = frozenset()
     csi_inline_levels: Mapping[str, str] = field(
         default_factory=dict
     )  # driver → its csi-ephemeral-volume-profile label

@@ -105,12 +105,14 @@ def test_every_kind_is_read_from_any_file_and_document(watched: Watched) -> None
             "name": "csi.sidemount.io",
             "labels": {"security.kubernetes.io/csi-ephemeral-volume-profile": "restricted"},
         },
+        "spec": {"volumeLifecycleModes": ["Persistent", "Ephemeral"]},
     }
+    plain = {"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": "plain.example"}}
     nodes = [
         {"metadata": {"name": n}, "status": {"nodeInfo": {"kubeletVersion": v}}}
         for n, v in (("a", "v1.31.2"), ("b", "v1.29.3-gke.1"))
     ]
-    watched.write("c.json", json.dumps({"apiVersion": "v1", "kind": "List", "items": [claim, driver]}))
+    watched.write("c.json", json.dumps({"apiVersion": "v1", "kind": "List", "items": [claim, driver, plain]}))
     watched.write("d.json", json.dumps({"apiVersion": "v1", "kind": "NodeList", "items": nodes}))
     facts = watched.facts
     assert facts.faults() == ()
@@ -130,7 +132,8 @@ def test_every_kind_is_read_from_any_file_and_document(watched: Watched) -> None
     found = facts.claim("ml", "data")
     assert found is not None
     assert found.volume == "pv-1"
-    assert facts.cluster().csi_drivers == {"csi.sidemount.io"}
+    assert facts.cluster().csi_drivers == {"csi.sidemount.io", "plain.example"}
+    assert facts.cluster().csi_inline_drivers == {"csi.sidemount.io"}
     assert facts.cluster().csi_inline_levels == {"csi.sidemount.io": "restricted"}
     assert facts.cluster().server_version == (1, 29)
 
