@@ -16,9 +16,10 @@ from typing import Any
 
 from csi import keeper_words as words
 from csi.kept_volume import KeptVolume, Status
+from csi.sweep import sweep_work
 from sidemount.host import process_attributes
 from sidemount.host.fusectl import FuseControl
-from sidemount.host.jobs import Outcome, Room
+from sidemount.host.jobs import Job, Jobs, Message, Outcome, Room, Work
 from sidemount.host.limits import Limits
 from sidemount.host.logs import EventLog, log
 from sidemount.host.loop import Loop
@@ -82,6 +83,7 @@ class NodeKeeper:
             room=Room(_CHILDREN_MAX),
             staging=f"{state_dir}/{_STAGING_DIR}",
         )
+        self._sweeps = Jobs(loop, self._around.room)
 
     def start(self) -> None:
         """Listen to the plugin."""
@@ -110,13 +112,17 @@ class NodeKeeper:
     def _obey(self, say: str, order: dict[str, Any]) -> None:
         match say:
             case words.KEEP:
-                self._keep(order["name"], order["target"], order["spec"], order["source"])
+                self._keep(order)
+            case words.LISTEN:
+                self._listen(order["name"], order["run_dir"], order["id"])
             case words.DROP:
                 self._drop(order["name"])
             case words.CHECK:
                 self._check(order["name"], order["id"])
             case words.DETACH:
                 self._detach(order["target"], order["id"])
+            case words.SWEEP:
+                self._sweep(order["directory"], order["place"], order["mount"], order["id"])
             case _:
                 raise BadMessage(f"{say} is no order")
 
@@ -138,6 +144,7 @@ class NodeKeeper:
     def reap(self) -> None:
         """Take the children of volumes that are gone off the process table."""
         self._closed = [volume for volume in self._closed if not volume.is_reaped()]
+        self._sweeps.reap()
 
     def _retell(self) -> None:
         """What changes without an event (a daemon's own condition, a container called hung) is told within a second."""
@@ -149,31 +156,50 @@ class NodeKeeper:
 
     # Orders ------------------------------------------------------------------------------------------
 
-    def _keep(self, name: str, target: str, spec_text: str, source: str) -> None:
+    def _keep(self, order: dict[str, Any]) -> None:
+        name, home = order["name"], f"{self._run_dir}/{order['name']}"
         if name in self._volumes:
             self._volumes[name].tell()
             return
         try:
-            spec = decode_spec(spec_text)
-            client = f"{self._run_dir}/{name}/{client_place(name)}"
-            places = VolumePlaces.at_target(spec, target, client)
+            spec = decode_spec(order["spec"])
+            places = VolumePlaces.at_target(spec, order["target"], f"{home}/{client_place(name)}")
             volume = KeptVolume(
                 spec,
                 places,
-                f"{self._run_dir}/{name}",
-                source,
+                home,
+                order["source"],
                 self._around,
                 partial(self._finished, name),
                 partial(self._changed, name),
                 self._check_s,
+                directory=order["directory"],
             )
         except (VolumeError, OSError) as error:
             self._journal.error("cannot_keep", volume=name, fault=str(error))
-            self._changed(name, (Phase.DETACHED.value, str(error), "", "", 0))
+            self._changed(name, (Phase.DETACHED.value, str(error), "", "", 0, ""))
             return
         self._volumes[name] = volume
+        if order["run_dir"]:
+            try:
+                volume.listen(order["run_dir"])
+            except OSError as error:  # its pod is gone; whoever knows of another one tells
+                self._journal.warning("cannot_listen", volume=name, fault=str(error))
         volume.start()
         volume.tell()
+
+    def _listen(self, name: str, run_dir: str, number: int) -> None:
+        """Wait for the daemons of a volume elsewhere: in its own directory of ours if nowhere else."""
+        volume = self._volumes.get(name)
+        if volume is None:
+            self._answer(number, Outcome(fault="it is not kept"), None)
+            return
+        try:
+            volume.listen(run_dir or f"{self._run_dir}/{name}")
+        except OSError as error:
+            self._answer(number, Outcome(fault=f"{run_dir}: {error.strerror}", errno=error.errno or 0), None)
+            return
+        self._answer(number, Outcome(), None)
 
     def _drop(self, name: str) -> None:
         volume = self._volumes.get(name)
@@ -201,7 +227,7 @@ class NodeKeeper:
         self._send(words.written(words.DROPPED, name=name))
 
     def _changed(self, name: str, status: Status) -> None:
-        phase, fault, abnormal, hung, generation = status
+        phase, fault, abnormal, hung, generation, lacks = status
         self._send(
             words.written(
                 words.STATUS,
@@ -211,6 +237,7 @@ class NodeKeeper:
                 abnormal=abnormal[:2048],
                 hung=hung[:2048],
                 generation=generation,
+                lacks=lacks[:2048],
             )
         )
 
@@ -229,6 +256,22 @@ class NodeKeeper:
             self._answer(number, Outcome(fault=str(error), errno=error.errno), None)
             return
         self._answer(number, Outcome(), None)
+
+    def _sweep(self, directory: str, place: str, mount: int, number: int) -> None:
+        """Take away what a pod has left, if it is dead. Looking may hang."""
+        found: dict[str, int] = {}
+
+        def on_message(message: Message, descriptor: int | None, job: Job) -> None:
+            found.update(message["found"])
+
+        work = Work(
+            run=sweep_work(directory, place, mount),
+            on_message=on_message,
+            on_end=lambda outcome: self._answer(number, outcome, found),
+            deadline_s=self._check_s,
+        )
+        if self._sweeps.start(place, work) is None:
+            self._answer(number, Outcome(fault="an earlier look has not ended", is_late=True), None)
 
     def _answer(self, number: int, outcome: Outcome, found: dict[str, int] | None) -> None:
         self._send(

@@ -30,13 +30,17 @@ _NO_KEEPER = "the keeper has just ended, another one is starting"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeStatus:
-    """How the keeper says a volume is. `hung`: why its daemon has to be started again, "" if it has not."""
+    """How the keeper says a volume is. `hung`: why its daemon has to be started again, "" if it has not.
+
+    `lacks`: why the source that the keeper is to give cannot be opened, "" if it can.
+    """
 
     phase: str = Phase.MOUNTING.value
     fault: str = ""
     abnormal: str = ""
     hung: str = ""
     generation: int = 0
+    lacks: str = ""
 
     @property
     def is_live(self) -> bool:
@@ -46,12 +50,13 @@ class VolumeStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """What the keeper is told of one volume."""
+    """What the keeper is told of one volume. `directory`: the source that the daemon is given, "" if it opens it by itself."""
 
     name: str
     target: str
     spec: MountSpec
     source: str
+    directory: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +79,9 @@ class KeeperLink:
         self._status_changed = status_changed
         self._log = log("csi.keeper_link")
         self._kept: dict[str, Kept] = {}
+        self._run_dirs: dict[
+            str, str
+        ] = {}  # of those whose daemons do not come to their own directory of the state
         self._status: dict[str, VolumeStatus] = {}
         self._dropping: dict[str, asyncio.Future[None]] = {}
         self._questions: dict[int, asyncio.Future[Answer]] = {}
@@ -153,6 +161,19 @@ class KeeperLink:
         self._status[kept.name] = VolumeStatus(fault="" if self.is_up else _NO_KEEPER)
         self._tell_keep(kept)
 
+    def expect(self, name: str, run_dir: str) -> None:
+        """Have a volume's daemons awaited in that directory once it is kept; "" is its own one of the state."""
+        if run_dir:
+            self._run_dirs[name] = run_dir
+        else:
+            self._run_dirs.pop(name, None)
+
+    async def listen(self, name: str, run_dir: str) -> Answer:
+        """Have a volume's daemons awaited in that directory from now on. Raises NotReady without a keeper."""
+        self.expect(name, run_dir)
+        number = next(self._numbers)
+        return await self._ask(number, words.written(words.LISTEN, name=name, run_dir=run_dir, id=number))
+
     async def drop(self, name: str, timeout_s: float) -> None:
         """Have it detached and its daemon let go. Raises TimeoutError."""
         self._kept.pop(name, None)
@@ -176,6 +197,12 @@ class KeeperLink:
         number = next(self._numbers)
         return await self._ask(number, words.written(words.DETACH, target=target, id=number))
 
+    async def sweep(self, directory: str, mount_point: str, mount_id: int) -> Answer:
+        """Have every layer of ours at a place detached if it is dead. Bounded. Raises NotReady without a keeper."""
+        number = next(self._numbers)
+        order = words.written(words.SWEEP, directory=directory, place=mount_point, mount=mount_id, id=number)
+        return await self._ask(number, order)
+
     async def _ask(self, number: int, datagram: bytes) -> Answer:
         if self._line is None:
             raise NotReady(_NO_KEEPER, hint="try again")
@@ -197,6 +224,8 @@ class KeeperLink:
                 target=kept.target,
                 spec=encode_spec(kept.spec),
                 source=kept.source,
+                run_dir=self._run_dirs.get(kept.name, ""),
+                directory=kept.directory,
             )
         )
 
@@ -243,6 +272,7 @@ class KeeperLink:
 
     def _dropped(self, name: str) -> None:
         self._status.pop(name, None)
+        self._run_dirs.pop(name, None)
         done = self._dropping.pop(name, None)
         if done is not None and not done.done():
             done.set_result(None)

@@ -13,20 +13,24 @@ MESSAGE_MAX = 1 << 17
 
 # The plugin's orders, with the fields of each.
 KEEP = "keep"  # mount this volume at this target, and keep it
+LISTEN = "listen"  # wait for its daemons in that directory from now on
 DROP = "drop"  # detach it, let its daemon flush, and forget it
 CHECK = "check"  # does its mount answer, and what are its statistics?
 DETACH = "detach"  # take away what of ours is mounted at a place that no volume is kept for
+SWEEP = "sweep"  # take a dead mount of ours away that a pod has left
 # The keeper's reports.
 STATUS = "status"  # how a volume is
 DROPPED = "dropped"  # a volume is detached, and its daemon let go
-ANSWER = "answer"  # to a CHECK or DETACH
+ANSWER = "answer"  # to a CHECK, DETACH or LISTEN
 
 _FIELDS: Mapping[str, tuple[str, ...]] = {
-    KEEP: ("name", "target", "spec", "source"),
+    KEEP: ("name", "target", "spec", "source", "run_dir", "directory"),
+    LISTEN: ("name", "run_dir", "id"),
     DROP: ("name",),
     CHECK: ("name", "id"),
     DETACH: ("target", "id"),
-    STATUS: ("name", "phase", "fault", "abnormal", "hung", "generation"),
+    SWEEP: ("directory", "place", "mount", "id"),
+    STATUS: ("name", "phase", "fault", "abnormal", "hung", "generation", "lacks"),
     DROPPED: ("name",),
     ANSWER: ("id", "fault", "errno", "late", "found"),
 }

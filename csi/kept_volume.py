@@ -17,7 +17,7 @@ from sidemount.model.names import view_name
 
 _STATISTICS = "statistics"
 
-Status = tuple[str, str, str, str, int]  # phase, fault, abnormal, hung, generation
+Status = tuple[str, str, str, str, int, str]  # phase, fault, abnormal, hung, generation, lacks
 Answered = Callable[[Outcome, dict[str, int] | None], None]
 
 
@@ -34,14 +34,24 @@ class KeptVolume(VolumeKeeper):
         finished: Callable[[], None],
         changed: Callable[[Status], None],
         check_s: float,
+        *,
+        directory: str = "",
     ) -> None:
-        """`source` is what mountinfo shows. Raises OSError if its socket cannot be made."""
+        """`source` is what mountinfo shows, `directory` as in `VolumeKeeper`. Raises OSError if its socket cannot be made."""
         self._told: Status | None = None
         self._changed = changed
         self._check_s = check_s
         self._askers: list[Answered] = []
         view = View(name=view_name(spec.volume, "", spec.read_only), read_only=spec.read_only)
-        super().__init__(KeeperMount(spec=spec, views=(view,)), places, run_dir, source, around, finished)
+        super().__init__(
+            KeeperMount(spec=spec, views=(view,)),
+            places,
+            run_dir,
+            source,
+            around,
+            finished,
+            directory=directory,
+        )
 
     def handle(self, event: Event, *, able: bool = False, fault: str = "") -> None:
         """Take an event, and tell what has changed."""
@@ -57,10 +67,15 @@ class KeptVolume(VolumeKeeper):
             state.legacy.abnormal,
             state.hung,
             state.session.generation,
+            "" if state.directory is None else state.directory.fault,
         )
         if status != self._told:
             self._told = status
             self._changed(status)
+
+    def _source_changed(self) -> None:
+        super()._source_changed()
+        self.tell()
 
     def check(self, answered: Answered) -> None:
         """Ask the mount for its statistics. Whoever asks meanwhile gets the same answer; one that hangs holds nobody else up."""

@@ -1,6 +1,6 @@
 """What a launcher is: where daemons run, and who starts them again."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,17 +10,33 @@ from csi.records import Record
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a daemon ended."""
+    """How a daemon ended, or why it does not begin. `what` says so if it is no code of a process.
+
+    `is_final`: waiting does not help. `is_room_missing`: the node is full.
+    """
 
     code: int
     words: LastWords
+    what: str = ""
+    is_final: bool = True
+    is_room_missing: bool = False
+
+    @property
+    def told(self) -> str:
+        """Return all of it in one sentence."""
+        what = self.what or f"its daemon has ended with code {self.code}"
+        return f"{what}: {self.words.fault}" if self.words.fault else what
 
 
 class Launcher(Protocol):
     """Every method finds done what is done already. A daemon that ends is started again until `stop`."""
 
     async def start(self, record: Record, secrets: Mapping[str, str]) -> None:
-        """See that the target's daemon runs. Raises VolumeError."""
+        """See that the target's daemon runs, or will. Raises VolumeError."""
+        ...
+
+    async def refresh(self, record: Record, secrets: Mapping[str, str]) -> None:
+        """Give the credentials of a running daemon anew. Raises VolumeError."""
         ...
 
     async def stop(self, record: Record) -> None:
@@ -33,6 +49,15 @@ class Launcher(Protocol):
 
     def replace(self, record: Record, why: str) -> None:
         """End what stands still, so that another one begins."""
+        ...
+
+    def settle(self, known: Callable[[], Collection[str]]) -> None:
+        """Begin to end daemons that belong to no record. `known` returns the names of all records."""
+        ...
+
+    @property
+    def children(self) -> set[int]:
+        """Return the processes that are waited for here."""
         ...
 
     async def close(self) -> None:

@@ -13,20 +13,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from csi import cgroups
-from csi.faults import WrongState
+from csi.credentials import check_credentials, renew_credentials, write_credentials
 from csi.keeper_link import module_environment
 from csi.last_words import read_last_words
 from csi.launcher import Ended
 from csi.records import Record
-from csi.targets import is_free_of_mounts, is_within
+from csi.targets import is_free_of_mounts
 from sidemount.host.logs import log
-from sidemount.host.mount_table import read_mount_table
 from sidemount.model.errors import HostFailure
 from sidemount.model.names import client_place
 
@@ -92,6 +91,14 @@ class ProcessLauncher:
             self._spawn(daemon)
         self._trim_later()
 
+    async def refresh(self, record: Record, secrets: Mapping[str, str]) -> None:
+        """Write those credentials anew that the daemon has. Raises VolumeError."""
+        directory = f"{self._run_dir(record.name)}/secrets"
+        await asyncio.to_thread(renew_credentials, directory, secrets, record.spec.uid)
+
+    def settle(self, known: Callable[[], Collection[str]]) -> None:
+        """Do nothing: what a daemon is found by is written before it is started."""
+
     async def stop(self, record: Record) -> None:
         """See that it has ended: by itself, as its keeper has told it; else by force."""
         daemon = self._daemons.get(record.name) or _Daemon(record)
@@ -149,19 +156,14 @@ class ProcessLauncher:
 
     def _prepare(self, record: Record, secrets: Mapping[str, str]) -> None:
         run_dir = self._run_dir(record.name)
-        if secrets and not _is_in_memory(self._state_dir):
-            raise WrongState(
-                f"volume {record.volume_id}: credentials are never written to a disk, and {self._state_dir} is on one",
-                hint="put --state-dir on a tmpfs, such as /run",
-            )
+        check_credentials(record.volume_id, secrets, self._state_dir)
         try:
             for path in (run_dir, f"{run_dir}/cache", f"{run_dir}/secrets"):
                 os.makedirs(path, mode=0o700, exist_ok=True)
                 os.chown(path, record.spec.uid, -1, follow_symlinks=False)
             if not record.spec.descriptor:
                 os.makedirs(f"{run_dir}/{client_place(record.name)}", mode=0o700, exist_ok=True)
-            for key, value in secrets.items():
-                _write_secret(f"{run_dir}/secrets", key, value, record.spec.uid)
+            write_credentials(f"{run_dir}/secrets", secrets, record.spec.uid)
         except OSError as error:
             raise HostFailure(f"state {run_dir}: {error.strerror}", errno=error.errno or 0) from error
         if self._groups is not None:
@@ -350,27 +352,6 @@ def _instance(state_dir: str) -> str:
     aside.write_text(made)
     aside.rename(path)
     return made
-
-
-def _is_in_memory(directory: str) -> bool:
-    holder = max(
-        (mount for mount in read_mount_table() if is_within(directory, mount.mount_point)),
-        key=lambda mount: len(mount.mount_point),
-    )
-    return holder.fstype in ("tmpfs", "ramfs")
-
-
-def _write_secret(directory: str, key: str, value: str, uid: int) -> None:
-    """Write one credential. The name is one of the class's own keys."""
-    path = f"{directory}/{key}"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-    descriptor = os.open(f"{path}.new", flags, 0o400)
-    try:
-        os.write(descriptor, value.encode())
-        os.fchown(descriptor, uid, -1)
-    finally:
-        os.close(descriptor)
-    os.rename(f"{path}.new", path)
 
 
 def _unwatch(daemon: _Daemon) -> None:

@@ -5,19 +5,16 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from csi.faults import NotFound
+from csi.launch_plan import client_command, plan_pod, plan_process
 from csi.publish_request import PublishRequest
-from csi.records import Launch, Record, Stage, target_name
+from csi.records import Record, Stage, target_name
 from sidemount.model.class_choice import choose_class
-from sidemount.model.command_template import render_command
 from sidemount.model.driver_class import DriverClass
 from sidemount.model.errors import Faults, InvalidRequest, PolicyDenied, Reason, VolumeError, shown
 from sidemount.model.facts import Facts, NamespaceFacts
-from sidemount.model.mountspec import MountSpec
-from sidemount.model.options import parse_mount_options, render_arguments
-from sidemount.model.quantity import parse_quantity
+from sidemount.model.options import parse_mount_options
 from sidemount.model.requests import parse_volume_context
 from sidemount.model.resolve import resolve
-from sidemount.model.source_uri import shown_source
 from sidemount.model.volume_request import Delivery, SourceUri, VolumeRequest
 
 _SOURCE = "source"
@@ -48,7 +45,7 @@ class PublishPlan:
 def plan_publish(request: PublishRequest, path: str, facts: Facts, run_root: str) -> PublishPlan:
     """Decide what a publish comes to. `path` is the target with its root resolved, `run_root` has a directory of each target's.
 
-    Raises VolumeError.
+    It is "" if every daemon is in a pod of its own. Raises VolumeError.
     """
     namespace = _namespace_of(request, facts)
     asked = _asked(request, target_name(path))
@@ -62,6 +59,7 @@ def plan_publish(request: PublishRequest, path: str, facts: Facts, run_root: str
     _check_delivery(asked, driver_class)
     completed = _with_flags(request, asked, driver_class)
     name = target_name(path)
+    plan = plan_process if run_root else plan_pod
     spec = resolve(completed, namespace, facts).spec
     record = Record(
         volume_id=request.volume_id,
@@ -70,8 +68,8 @@ def plan_publish(request: PublishRequest, path: str, facts: Facts, run_root: str
         stage=Stage.PUBLISHING,
         mode=request.mode,
         arguments=request.arguments,
-        spec=replace(spec, volume=name, command=_command(spec, driver_class, f"{run_root}/{name}")),
-        launch=_launch(spec.source, driver_class, request),
+        spec=replace(spec, volume=name, command=client_command(spec, driver_class, run_root, name)),
+        launch=plan(spec, driver_class, request.volume_id),
     )
     keys = driver_class.credentials.secret_keys
     secrets = {key: request.secrets[key] for key in keys if key in request.secrets}
@@ -147,34 +145,3 @@ def _with_flags(request: PublishRequest, asked: VolumeRequest, driver_class: Dri
         read_only=asked.read_only or request.read_only,
         secret=_SECRETS if given else "",
     )
-
-
-def _command(spec: MountSpec, driver_class: DriverClass, run_dir: str) -> tuple[str, ...]:
-    """Return a client's argv. A process of the node finds its files elsewhere than a container."""
-    return render_command(
-        driver_class.command,
-        source=spec.source,
-        options=render_arguments(driver_class.options, spec.options),
-        secrets=f"{run_dir}/secrets",
-        cache=f"{run_dir}/cache",
-    )
-
-
-def _launch(source: str, driver_class: DriverClass, request: PublishRequest) -> Launch:
-    limit = driver_class.resources.limits.get("memory")
-    return Launch(
-        source_dir=_source_dir(source, request) if driver_class.filesystem == "directory" else "",
-        capabilities=driver_class.capabilities,
-        memory_bytes=None if limit is None else int(parse_quantity(limit)),
-    )
-
-
-def _source_dir(source: str, request: PublishRequest) -> str:
-    scheme, _, rest = source.partition("://")
-    host, _, path = rest.partition("/")
-    if scheme != "dir" or host:
-        raise InvalidRequest(
-            f"volume {shown(request.volume_id)}: launcher process cannot serve {shown_source(source)}",
-            hint="its sources are dir:///path; pvc:// and nfs:// need a mount pod",
-        )
-    return f"/{path}"

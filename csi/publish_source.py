@@ -19,7 +19,7 @@ _hanging: set[str] = set()  # directories that somebody waits for already
 
 async def check_source(record: Record, within_s: float = _WITHIN_S) -> None:
     """See that a provisioned volume exists. Raises NotFound, NotReady if its pool does not answer, HostFailure."""
-    directory = record.launch.source_dir
+    directory = record.launch.source_dir or record.launch.given_source
     if record.spec.filesystem != VOLUME_FILESYSTEM or not directory:
         return
     pool = os.path.dirname(os.path.dirname(directory))

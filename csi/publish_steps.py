@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from csi import targets
-from csi.faults import TooLate, WrongState
+from csi.faults import NoRoom, TooLate, WrongState
 from csi.keeper_link import KeeperLink, Kept, VolumeStatus
 from csi.launcher import Ended, Launcher
 from csi.publish_plan import PublishPlan, Step
@@ -152,7 +152,7 @@ class PublishSteps:
                     raise OperationPending(
                         f"volume {shown(record.volume_id)}: given up, for it is being unpublished"
                     )
-                if is_new and ended is not None:
+                if is_new and ended is not None and ended.is_final:
                     raise _start_failure(record, ended)
                 if is_new and status.phase == Phase.DETACHED.value and status.fault:
                     raise HostFailure(f"volume {shown(record.volume_id)}: {status.fault}")
@@ -185,7 +185,13 @@ class PublishSteps:
     def hold(self, record: Record) -> None:
         """Have the keeper mount and hold it, or go on to."""
         self._keeper.keep(
-            Kept(name=record.name, target=record.path, spec=record.spec, source=record.mount_source)
+            Kept(
+                name=record.name,
+                target=record.path,
+                spec=record.spec,
+                source=record.mount_source,
+                directory=record.launch.given_source,
+            )
         )
 
     async def remember(self, record: Record) -> Record:
@@ -214,8 +220,9 @@ class PublishSteps:
 
 def _start_failure(record: Record, ended: Ended) -> VolumeError:
     words = ended.words
-    what = f"volume {shown(record.volume_id)}: its daemon has ended with code {ended.code}"
-    message = f"{what}: {words.fault}" if words.fault else what
+    message = f"volume {shown(record.volume_id)}: {ended.told}"
+    if ended.is_room_missing:
+        return NoRoom(message, hint=words.hint)
     # What the daemon says of a sub-path or a source is about what was asked for, not about this machine.
     if words.is_own and ("sub-path" in words.fault or "source" in words.fault):
         return WrongState(message, hint=words.hint)
@@ -224,5 +231,5 @@ def _start_failure(record: Record, ended: Ended) -> VolumeError:
 
 def _late(record: Record, status: VolumeStatus, ended: Ended | None, timeout_s: float) -> TooLate:
     last = f" ({status.fault or status.phase})" if status.fault or status.phase else ""
-    words = f"; its daemon has ended: {ended.words.fault}" if ended is not None and ended.words.fault else ""
+    words = f"; {ended.told}" if ended is not None and ended.words.fault else ""
     return TooLate(f"volume {shown(record.volume_id)} is not live within {timeout_s:g} s{last}{words}")

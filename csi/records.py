@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from csi.access_modes import AccessMode
+from csi.pod_launch import PodLaunch, decode_pod_launch, encode_pod_launch
 from sidemount.host.logs import log
 from sidemount.host.regular_file import read_regular
 from sidemount.model.errors import BadMessage, HostFailure, VolumeError
@@ -37,11 +38,16 @@ class Stage(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """What starts a volume's daemon again without its class, which may have changed since. `memory_bytes` None: no limit."""
+    """What starts a volume's daemon again without its class, which may have changed since. `memory_bytes` None: no limit.
+
+    `source_dir` is what the daemon opens by itself, `given_source` what the keeper opens for it. `pod`: it runs in a pod of its own.
+    """
 
     source_dir: str = ""
     capabilities: tuple[str, ...] = ()
     memory_bytes: int | None = None
+    given_source: str = ""
+    pod: PodLaunch | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +170,8 @@ def encode_record(record: Record) -> str:
                 "sourceDir": launch.source_dir,
                 "capabilities": list(launch.capabilities),
                 "memoryBytes": launch.memory_bytes,
+                "givenSource": launch.given_source,
+                "pod": None if launch.pod is None else encode_pod_launch(launch.pod),
             },
         }
     )
@@ -189,6 +197,9 @@ def decode_record(text: str) -> Record:
                 source_dir=_text(launch["sourceDir"]),
                 capabilities=tuple(_text(name) for name in launch["capabilities"]),
                 memory_bytes=None if launch["memoryBytes"] is None else int(launch["memoryBytes"]),
+                # Records of the first release have no such fields.
+                given_source=_text(launch.get("givenSource", "")),
+                pod=None if launch.get("pod") is None else decode_pod_launch(launch["pod"]),
             ),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
