@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from csi.access_modes import AccessMode
 from csi.faults import BeyondRange
 from csi.proto import csi_pb2
 from csi.publish_request import parse_capability, parse_map
@@ -89,18 +88,13 @@ def parse_snapshot(request: csi_pb2.CreateSnapshotRequest) -> SnapshotRequest:
 def parse_capabilities(capabilities: Iterable[csi_pb2.VolumeCapability]) -> tuple[str, ...]:
     """See that a volume can be everything that is asked for, and return all mount flags. Raises InvalidRequest."""
     found: list[str] = []
-    number = 0
-    for number, capability in enumerate(capabilities, 1):
+    given = list(capabilities)
+    for capability in given:
         _, flags = parse_capability(capability, "volume_capabilities")
         found += [flag for flag in flags if flag not in found]
-    if not number:
+    if not given:
         raise InvalidRequest("volume_capabilities are missing")
     return tuple(found)
-
-
-def parse_mode(capability: csi_pb2.VolumeCapability) -> AccessMode:
-    """Return the access mode of one capability. Raises InvalidRequest."""
-    return parse_capability(capability, "volume_capability")[0]
 
 
 def parse_capacity(given: csi_pb2.CapacityRange) -> CapacityRange:

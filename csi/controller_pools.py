@@ -1,0 +1,240 @@
+"""All pools of a controller as one store: where something is, what is to be made where, and what a crash has left."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
+
+from csi.controller_jobs import Jobs, Key, PoolThreads
+from csi.faults import NotFound
+from csi.provision_plan import check_content_fits, check_same, plan_volume
+from csi.provision_request import CapacityRange, CreateRequest, SnapshotRequest
+from csi.volume_intents import unfinished_kind
+from csi.volume_state import Content, Kind, SnapshotState, VolumeState
+from csi.volume_store import VolumeStore
+from sidemount.host.limited_log import LimitedLog
+from sidemount.host.logs import log
+from sidemount.model.errors import BadMessage, PublishConflict, VolumeError, shown
+from sidemount.model.facts import Facts
+
+T = TypeVar("T")
+_SETTLE_S = 30.0
+_SETTLE_AT_ONCE = 4
+_CHUNK = 2000
+
+
+class Pools:
+    """The volumes and snapshots of every pool."""
+
+    def __init__(
+        self, stores: Sequence[VolumeStore], facts: Callable[[], Facts], *, wait_s: float, answer_s: float
+    ) -> None:
+        """A caller waits for `wait_s` for what takes long, and for `answer_s` for what a pool should answer at once."""
+        self._stores = {store.name: store for store in stores}
+        self._facts = facts
+        self._jobs = Jobs(wait_s)
+        self._threads = PoolThreads(answer_s)
+        self._wake = asyncio.Event()
+        self._is_settled_once = asyncio.Event()
+        self._settling: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._log = LimitedLog(log("csi.controller"))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the pools."""
+        return tuple(self._stores)
+
+    @property
+    def is_ready(self) -> bool:
+        """Tell whether every pool was looked at, or does not answer."""
+        return self._is_settled_once.is_set()
+
+    # Looking -----------------------------------------------------------------------------------------
+
+    async def volume(self, id_: str) -> VolumeState:
+        """Return a volume. Raises NotFound; NotReady if a pool that may have it does not answer."""
+        found = await self._find(id_, lambda store: store.volume(id_))
+        if found is None:
+            raise NotFound(f"there is no volume {shown(id_)}")
+        return found
+
+    async def snapshot(self, id_: str) -> SnapshotState:
+        """Return a snapshot. Raises as `volume` does."""
+        found = await self._find(id_, lambda store: store.snapshot(id_))
+        if found is None:
+            raise NotFound(f"there is no snapshot {shown(id_)}")
+        return found
+
+    async def ids(self, kind: Kind) -> list[tuple[str, str]]:
+        """Return id and pool of what may be there, sorted by id."""
+        listed = await asyncio.gather(
+            *(self._threads.quick(name, partial(store.ids, kind)) for name, store in self._stores.items())
+        )
+        return sorted((id_, pool) for pool, ids in zip(self._stores, listed, strict=True) for id_ in ids)
+
+    async def read(
+        self, kind: Kind, places: Sequence[tuple[str, str]]
+    ) -> "list[VolumeState | SnapshotState]":
+        """Return what is there of ids and their pools, in their order; what is not, or cannot be read, is left out."""
+        found: dict[str, VolumeState | SnapshotState] = {}
+        for pool, store in self._stores.items():
+            ids = [id_ for id_, place in places if place == pool]
+            for begin in range(0, len(ids), _CHUNK):
+                chunk = ids[begin : begin + _CHUNK]
+                found.update(await self._threads.quick(pool, partial(_read, store, kind, chunk)))
+        return [found[id_] for id_, _ in places if id_ in found]
+
+    async def available_bytes(self, pool: str) -> int:
+        """Return how much room a pool has."""
+        return await self._threads.quick(pool, self._stores[pool].available_bytes)
+
+    async def _find(self, id_: str, look: Callable[[VolumeStore], T | None]) -> T | None:
+        """Return what one of the pools has; of one that does not answer nothing is known, so nothing may be said."""
+        asked = [
+            asyncio.ensure_future(self._threads.quick(name, partial(look, store)))
+            for name, store in self._stores.items()
+        ]
+        fault: VolumeError | None = None
+        try:
+            for answer in asyncio.as_completed(asked):
+                try:
+                    found = await answer
+                except VolumeError as error:
+                    fault = error
+                    continue
+                if found is not None:
+                    return found
+        finally:
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+        if fault is not None:
+            raise fault
+        return None
+
+    # Changing ----------------------------------------------------------------------------------------
+
+    async def create(self, request: CreateRequest) -> VolumeState:
+        """Return the volume that is asked for, made if it is not there. Raises VolumeError."""
+        found = await self._find(request.id, lambda store: store.volume(request.id))
+        if found is None:
+            plan = plan_volume(request, self._facts(), self.names)
+            if request.content is not None:
+                source_pool, size_bytes = await self._content(request.content)
+                check_content_fits(request.content, size_bytes, plan.capacity_bytes)
+                plan = replace(plan, source_pool=source_pool)
+            store = self._stores[plan.pool]
+            found = await self._run(
+                (Kind.VOLUME.value, request.id), request, store, lambda: store.make_volume(plan)
+            )
+        check_same(request, found)
+        return found
+
+    async def _content(self, content: Content) -> tuple[str, int]:
+        """Return the pool that has it, and how many bytes it is known to hold."""
+        if content.kind is Kind.SNAPSHOT:
+            snapshot = await self.snapshot(content.id)
+            return snapshot.pool, snapshot.size_bytes
+        return (await self.volume(content.id)).pool, 0  # what it holds is known when it is cut
+
+    async def delete(self, kind: Kind, id_: str) -> None:
+        """See that nothing of that id is there any more."""
+        for store in self._stores.values():
+            await self._run(
+                (kind.value, id_), ("delete", store.name), store, partial(store.remove, kind, id_)
+            )
+        self._wake.set()
+
+    async def expand(self, id_: str, capacity: CapacityRange) -> VolumeState:
+        """Return the volume, not smaller than is asked for."""
+        found = await self.volume(id_)
+        store = self._stores[found.pool]
+        return await self._run((Kind.VOLUME.value, id_), capacity, store, lambda: store.expand(id_, capacity))
+
+    async def cut(self, request: SnapshotRequest) -> SnapshotState:
+        """Return the snapshot that is asked for, made if it is not there. Raises VolumeError."""
+        found = await self._find(request.id, lambda store: store.snapshot(request.id))
+        if found is None:
+            store = self._stores[(await self.volume(request.source_volume_id)).pool]
+            found = await self._run(
+                (Kind.SNAPSHOT.value, request.id), request, store, lambda: store.make_snapshot(request)
+            )
+        if (found.name, found.source_volume_id) != (request.name, request.source_volume_id):
+            raise PublishConflict(
+                f"snapshot {shown(request.name)} is there already, of volume {shown(found.source_volume_id)}",
+                hint="ask with another name",
+            )
+        return found
+
+    async def _run(self, key: Key, asked: object, store: VolumeStore, work: Callable[[], T]) -> T:
+        def begin() -> Awaitable[T]:
+            return self._threads.long(store.name, work)
+
+        return await self._jobs.run(key, asked, begin)
+
+    # What is left ------------------------------------------------------------------------------------
+
+    async def settle(self) -> None:
+        """Bring to its end what is unfinished, for as long as this runs. What cannot be is tried again later."""
+        while True:
+            for name, store in self._stores.items():
+                with contextlib.suppress(VolumeError):
+                    await self._settle(name, store)
+            self._is_settled_once.set()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), _SETTLE_S)
+            self._wake.clear()
+
+    async def _settle(self, pool: str, store: VolumeStore) -> None:
+        try:
+            names = await self._threads.quick(pool, store.unfinished)
+        except VolumeError as error:
+            self._log.warning("pool_does_not_answer", pool=pool, fault=str(error))
+            raise
+        for name in names:
+            made = unfinished_kind(name)
+            busy = made is not None and self._jobs.has((made[0].value, made[1]))
+            if busy or (pool, name) in self._settling or len(self._settling) >= _SETTLE_AT_ONCE:
+                continue
+            task = asyncio.ensure_future(self._settle_one(pool, store, name))
+            self._settling[pool, name] = task
+            task.add_done_callback(partial(self._settled, (pool, name)))
+
+    async def _settle_one(self, pool: str, store: VolumeStore, name: str) -> None:
+        try:
+            await self._threads.long(pool, lambda: store.settle(name))
+        except VolumeError as error:
+            self._log.warning("not_settled", pool=pool, unfinished=name, fault=str(error))
+        except Exception as error:
+            self._log.error("not_settled", pool=pool, unfinished=name, fault=repr(error))
+        else:
+            self._log.info("settled", pool=pool, unfinished=name)
+            self._wake.set()  # there may be more than were taken up at once
+
+    def _settled(self, key: tuple[str, str], task: "asyncio.Task[None]") -> None:
+        del self._settling[key]
+
+    async def close(self, timeout_s: float) -> None:
+        """Have everything end soon, and wait for it."""
+        for store in self._stores.values():
+            store.stop()
+        await self._jobs.close(timeout_s)
+        tasks = list(self._settling.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _read(store: VolumeStore, kind: Kind, ids: Sequence[str]) -> "dict[str, VolumeState | SnapshotState]":
+    found: dict[str, VolumeState | SnapshotState] = {}
+    for id_ in ids:
+        try:
+            state = store.volume(id_) if kind is Kind.VOLUME else store.snapshot(id_)
+        except BadMessage as error:
+            log("csi.controller").error("record_unreadable", kind=kind.value, id=id_, fault=str(error))
+            continue
+        if state is not None:
+            found[id_] = state
+    return found
