@@ -16,8 +16,12 @@ from sidecar.protocol import FilesystemOperations, ProtocolSettings
 from sidecar.takeover.holder import DescriptorHolder
 from sidecar.takeover.memory import Memory
 from sidecar.takeover.state import begin_state, resume_state
+from sidecar.volume.filesystem import VolumeFilesystem
+from sidecar.volume.opening import open_volume
 from sidemount.model.errors import HostFailure, Unsupported
 from sidemount.model.mountspec import MountSpec, OptionValue
+from sidemount.model.pool_layout import data_dir
+from sidemount.model.provisioned import VOLUME_FILESYSTEM
 
 if TYPE_CHECKING:
     import trio
@@ -93,16 +97,30 @@ def build_operations(
 
 def _directory(spec: MountSpec, surroundings: Surroundings) -> FilesystemOperations:
     settings = parse_settings(spec, surroundings.source)
+    store = _open_store(spec, settings)
+    return directory_operations(store, settings, surroundings.in_thread, open_memory(surroundings))
+
+
+def _open_store(spec: MountSpec, settings: DirectorySettings) -> Store:
     try:
-        root = open_root(settings.source, settings.sub_path)
-        store = Store(root)
+        return Store(open_root(settings.source, settings.sub_path))
     except OSError as error:
         # A path in /proc tells nobody anything: there the keeper has opened what the spec names.
         is_given = settings.source.startswith("/proc/self/fd/")
         told = spec.source if is_given else settings.source
         message, hint = explain_root_error(error, told, settings.sub_path)
         raise HostFailure(f"volume {spec.volume}: {message}", errno=error.errno or 0, hint=hint) from error
-    return directory_operations(store, settings, surroundings.in_thread, open_memory(surroundings))
+
+
+def _volume(spec: MountSpec, surroundings: Surroundings) -> FilesystemOperations:
+    settings = parse_settings(spec, data_dir(surroundings.source))
+    store = _open_store(spec, settings)
+    memory = open_memory(surroundings)
+    volume = open_volume(surroundings.source, spec.source, read_only=spec.read_only, memory=memory)
+    filesystem = VolumeFilesystem(
+        store, settings, surroundings.in_thread, _directories_open(), memory, volume
+    )
+    return FilesystemOperations(filesystem, _protocol_settings(settings))
 
 
 def open_memory(surroundings: Surroundings) -> Memory:
@@ -119,24 +137,36 @@ def directory_operations(
     store: Store, settings: DirectorySettings, in_thread: InThread, memory: Memory | None = None
 ) -> FilesystemOperations:
     """Return what serves a store as a `directory` volume."""
-    directories_open = min(_MOST_DIRECTORIES_OPEN, raise_descriptor_limit() // _SHARE_FOR_DIRECTORIES)
     return FilesystemOperations(
-        DirectoryFilesystem(store, settings, in_thread, directories_open, memory),
-        ProtocolSettings(
-            read_only=settings.read_only,
-            attribute_timeout_s=settings.attribute_timeout_s,
-            entry_timeout_s=settings.entry_timeout_s,
-            acl=settings.extended_attributes,
-            writeback=settings.writeback,
-        ),
+        DirectoryFilesystem(store, settings, in_thread, _directories_open(), memory),
+        _protocol_settings(settings),
+    )
+
+
+def _directories_open() -> int:
+    return min(_MOST_DIRECTORIES_OPEN, raise_descriptor_limit() // _SHARE_FOR_DIRECTORIES)
+
+
+def _protocol_settings(settings: DirectorySettings) -> ProtocolSettings:
+    return ProtocolSettings(
+        read_only=settings.read_only,
+        attribute_timeout_s=settings.attribute_timeout_s,
+        entry_timeout_s=settings.entry_timeout_s,
+        acl=settings.extended_attributes,
+        writeback=settings.writeback,
     )
 
 
 # Options that are settled with the kernel when a connection begins, with their defaults.
+_OF_DIRECTORIES: Mapping[str, OptionValue] = {"extendedAttributes": True, "writeback": False}
 INIT_OPTIONS: Mapping[str, Mapping[str, OptionValue]] = {
-    "directory": {"extendedAttributes": True, "writeback": False}
+    "directory": _OF_DIRECTORIES,
+    VOLUME_FILESYSTEM: _OF_DIRECTORIES,
 }
-FILESYSTEMS: dict[str, Callable[[MountSpec, Surroundings], FilesystemOperations]] = {"directory": _directory}
+FILESYSTEMS: dict[str, Callable[[MountSpec, Surroundings], FilesystemOperations]] = {
+    "directory": _directory,
+    VOLUME_FILESYSTEM: _volume,
+}
 
 
 async def in_trio_thread(function: Callable[..., T], *args: object) -> T:

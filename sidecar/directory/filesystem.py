@@ -84,7 +84,7 @@ class DirectoryFilesystem:
         self.files = OpenFiles(memory.handles)
         self._nameless = Nameless(self.nodes, self.files, self.descriptors, memory.holder, errands)
         self._lasting = Lasting(self.files, memory.holder, errands, most=2 * directories_open)
-        reach = Reach(store, self.nodes, self.files, self.descriptors)
+        self._reach = reach = Reach(store, self.nodes, self.files, self.descriptors)
         self._namespace = Namespace(store, self.nodes, reach, self.files, journal)
         self._removal = Removal(store, self.nodes, reach, self._nameless, journal)
         self._metadata = Metadata(store, self.nodes, reach, self.files, journal)

@@ -171,6 +171,15 @@ class OpenFiles(HandleTable[OpenFile]):
                     del self._by_node[what.node.id]
             return what
 
+    def node_of(self, handle: int) -> int | None:
+        """Return the node of a handle, used in this life or not."""
+        with self._lock:
+            what = self._open.get(handle)
+            if what is not None:
+                return what.node.id
+            inherited = self._inherited.get(handle)
+            return None if inherited is None else inherited[0]
+
     def borrow_handle(self, handle: int) -> Descriptor | None:
         """Return a handle's descriptor for one use, if it is open in this life."""
         with self._lock:

@@ -39,7 +39,7 @@ class Metadata:
 
     def setattr(self, node: int, changes: Changes, handle: int | None, caller: Caller) -> Attributes:
         """Change attributes: the owner first, because that drops set-id bits; times last, because a new size sets them."""
-        with self._object(node, handle) as fd:
+        with self.object(node, handle) as fd:
             if changes == _NOTHING:
                 # The kernel asks for nothing when a chown(-1, -1), or a write of somebody without CAP_FSETID, is
                 # to drop set-id bits and capabilities. That is what chown(2) does in the store.
@@ -130,7 +130,7 @@ class Metadata:
             raise
         return True
 
-    def _object(self, node: int, handle: int | None) -> Descriptor:
+    def object(self, node: int, handle: int | None) -> Descriptor:
         if handle is None:
             return self._reach.object(self._nodes[node])
         return self._files[handle].descriptor.borrow()

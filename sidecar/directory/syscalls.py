@@ -8,6 +8,7 @@ AT_FDCWD = -100
 AT_SYMLINK_NOFOLLOW = 0x100
 AT_NO_AUTOMOUNT = 0x800
 AT_EMPTY_PATH = 0x1000
+AT_STATX_FORCE_SYNC = 0x2000
 
 RESOLVE_NO_MAGICLINKS = 0x02
 RESOLVE_NO_SYMLINKS = 0x04
@@ -18,6 +19,7 @@ RENAME_EXCHANGE = 2
 
 STATX_SIZE = 256
 _STATX_BASIC_STATS_AND_BTIME = 0xFFF
+_STATX_TYPE_NLINK_INO_SIZE = 0x305
 _SYS_OPENAT2 = 437  # the same on every architecture since 5.6
 _UTIME_OMIT = (1 << 30) - 2
 _NANOS = 1_000_000_000
@@ -60,6 +62,20 @@ def statx(directory: int, name: bytes) -> bytes:
     if _statx(directory, name, flags, _STATX_BASIC_STATS_AND_BTIME, buffer):
         raise _error()
     return buffer.raw
+
+
+def statx_now(fd: int) -> bytes:
+    """Return struct statx of a descriptor with kind, links, inode number and size as a server has them, not as it had."""
+    buffer = ctypes.create_string_buffer(STATX_SIZE)
+    if _statx(fd, b"", AT_EMPTY_PATH | AT_STATX_FORCE_SYNC, _STATX_TYPE_NLINK_INO_SIZE, buffer):
+        raise _error()
+    return buffer.raw
+
+
+def syncfs(fd: int) -> None:
+    """Write back what the filesystem of a descriptor has in memory."""
+    if _libc.syncfs(ctypes.c_int(fd)):
+        raise _error()
 
 
 def openat2(directory: int, path: bytes, flags: int, resolve: int) -> int:

@@ -31,7 +31,8 @@ class Memory:
     """A memory that ends with the process. `sidecar.takeover.state.State` is one that does not.
 
     `state_id` names what a successor could resume, "" if nothing. `errands` must be run by the serving thread before it
-    reads each request. `on_lost` is called with the reason when no successor can go on any more.
+    reads each request. `on_lost` is called with the reason when no successor can go on any more, `on_waiting` now and then
+    by an operation that waits for another mount: it is not hung.
     """
 
     def __init__(self) -> None:
@@ -43,6 +44,7 @@ class Memory:
         self.holder: DescriptorHolder | None = None
         self.inheritance: Inheritance | None = None
         self.on_lost: Callable[[str], None] = lambda reason: None
+        self.on_waiting: Callable[[], None] = lambda: None
 
     @property
     def state_id(self) -> str:

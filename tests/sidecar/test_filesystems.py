@@ -16,6 +16,7 @@ from sidecar.protocol import FilesystemOperations
 from sidemount.model.driver_class import BUILT_IN_FILESYSTEMS
 from sidemount.model.errors import Faults, HostFailure, InvalidRequest, Unsupported, VolumeError
 from sidemount.model.mountspec import MountSpec, OptionValue
+from sidemount.model.provisioned import VOLUME_FILESYSTEM
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +57,7 @@ def test_unknown_filesystem_names_the_known_ones(tmp_path: Path) -> None:
 
 
 def test_every_filesystem_here_is_one_that_a_class_may_name() -> None:
-    assert set(FILESYSTEMS) <= set(BUILT_IN_FILESYSTEMS)
+    assert set(FILESYSTEMS) <= {*BUILT_IN_FILESYSTEMS, VOLUME_FILESYSTEM}
 
 
 def test_defaults_are_the_safe_ones() -> None:

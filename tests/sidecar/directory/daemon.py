@@ -79,7 +79,7 @@ def _operations(arguments: argparse.Namespace, runtime: PollRuntime | None) -> F
         volume="test",
         driver_class="directory",
         source=f"dir://{arguments.source}",
-        filesystem="directory",
+        filesystem=arguments.filesystem,
         sub_path=arguments.sub_path,
         read_only=arguments.read_only,
         options=tuple(json.loads(arguments.options).items()),
@@ -128,6 +128,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--source", required=True)
     parser.add_argument("--sub-path", default="")
     parser.add_argument("--read-only", action="store_true")
+    parser.add_argument("--filesystem", default="directory")
     parser.add_argument("--options", default="{}")
     parser.add_argument("--uid", type=int, default=0)
     parser.add_argument("--capabilities", choices=["production", "all"], default="production")

@@ -184,6 +184,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     for name in ("target", "source", "state-dir"):
         parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--filesystem", default="directory")
     parser.add_argument("--options", default="{}")
     parser.add_argument("--fault", default="none")
     parser.add_argument("--suicide", type=float, default=0.0)
@@ -198,6 +199,7 @@ def main() -> None:
         source=given.source,
         target=given.target,
         state_dir=given.state_dir,
+        filesystem=given.filesystem,
         options=json.loads(given.options),
         fault=Fault(given.fault),
         suicide=given.suicide,

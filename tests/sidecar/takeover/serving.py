@@ -65,6 +65,7 @@ class Plan:
     source: str
     target: str
     state_dir: str
+    filesystem: str = "directory"
     options: dict[str, Any] = field(default_factory=dict)
     fault: Fault = Fault.NONE
     suicide: float = 0.0
@@ -103,7 +104,7 @@ def serve(
         volume="test",
         driver_class="directory",
         source=f"dir://{plan.source}",
-        filesystem="directory",
+        filesystem=plan.filesystem,
         options=tuple(sorted(plan.options.items())),
     )
     operations = build_operations(

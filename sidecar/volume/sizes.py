@@ -1,0 +1,163 @@
+"""The operations that change how much a volume holds. All but `overwrite` need the budget's lock; none waits for it."""
+
+import errno
+import os
+
+from sidecar.directory.content import Content
+from sidecar.directory.descriptors import Descriptors
+from sidecar.directory.handles import OpenFiles
+from sidecar.directory.metadata import Metadata
+from sidecar.directory.names import single
+from sidecar.directory.nodes import NodeTable
+from sidecar.directory.reach import Reach
+from sidecar.directory.removal import Removal
+from sidecar.directory.store import Store
+from sidecar.directory.syscalls import RENAME_EXCHANGE
+from sidecar.protocol_filesystem import ROOT, Attributes, Caller, Changes, Opened
+from sidecar.volume.account import Account
+
+
+class Sizes:
+    """The operations of one mount. A None instead of an answer: it has to be done in another way, which the method says."""
+
+    def __init__(
+        self,
+        account: Account,
+        *,
+        store: Store,
+        nodes: NodeTable,
+        reach: Reach,
+        files: OpenFiles,
+        content: Content,
+        metadata: Metadata,
+        removal: Removal,
+        writeback: bool,
+    ) -> None:
+        self._account = account
+        self._measure = account.measure
+        self._charges = account.charges
+        self._store = store
+        self._nodes = nodes
+        self._reach = reach
+        self._files = files
+        self._content = content
+        self._metadata = metadata
+        self._removal = removal
+        self._writeback = writeback
+
+    def overwrite(self, handle: int, offset: int, content: bytes) -> int | None:
+        """Write into what is there already; None if the file would become longer."""
+        if offset + len(content) > self._measure(self._files[handle].fd).size:
+            return None
+        return self._content.write(handle, offset, content)
+
+    def extend(self, handle: int, offset: int, content: bytes) -> int:
+        """Write as much as there is room for. EDQUOT if there is none.
+
+        A kernel that collects writes does not look at how much was written: then it is all or nothing.
+        """
+        file = self._files[handle]
+        before = self._measure(file.fd)
+        end = offset + len(content)
+        growth = end - before.size
+        if growth <= 0:
+            return self._content.write(handle, offset, content)
+        room = self._account.room(growth)
+        if room < growth:
+            most = before.size + room
+            if self._writeback or offset >= most:
+                raise _over_quota()
+            content, end = content[: most - offset], most
+        with self._account.resizing(file.node.id, file.fd, before, end):
+            return self._content.write(handle, offset, content)
+
+    def is_longer(self, node: int, handle: int | None, size: int) -> bool:
+        """Tell whether a file is longer than that."""
+        with self._metadata.object(node, handle) as fd:
+            return self._measure(fd).size > size
+
+    def resize(
+        self,
+        node: int,
+        changes: Changes,
+        handle: int | None,
+        caller: Caller,
+        *,
+        size: int,
+        may_shrink: bool,
+    ) -> Attributes | None:
+        """Change attributes, the size among them; None if the file would become shorter and may not. EDQUOT if there is no room."""
+        with self._metadata.object(node, handle) as fd:
+            before = self._measure(fd)
+            growth = size - before.size
+            if growth < 0 and not may_shrink:
+                return None
+            if growth > 0 and self._account.room(growth) < growth:
+                raise _over_quota()
+            with self._account.resizing(node, fd, before, size):
+                return self._metadata.setattr(node, changes, handle, caller)
+
+    def open_empty(self, node: int, flags: int, caller: Caller, *, may_shrink: bool) -> Opened | None:
+        """Open a file and have nothing in it; None if there is something and it may not become shorter."""
+        with self._reach.object(self._nodes[node]) as fd:
+            before = self._measure(fd)
+            if before.size and not may_shrink:
+                return None
+            with self._account.resizing(node, fd, before, 0):
+                return self._content.open(node, flags, caller)
+
+    def unlink(self, parent: int, name: bytes) -> None:
+        """Remove a name that is not a directory's."""
+        with (
+            self._reach.directory(self._nodes[parent]) as directory,
+            self._account.removing(directory, single(name), lambda: self._open_node(directory, name)),
+        ):
+            self._removal.unlink(parent, name)
+
+    def rename(self, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int) -> None:
+        """Rename. What had the new name goes."""
+        if flags & RENAME_EXCHANGE:
+            self._removal.rename(parent, name, new_parent, new_name, flags)
+            return
+        with (
+            self._reach.directory(self._nodes[new_parent]) as directory,
+            self._account.removing(directory, single(new_name), lambda: self._open_node(directory, new_name)),
+        ):
+            self._removal.rename(parent, name, new_parent, new_name, flags)
+
+    def is_charged_when_opened(self, node: int) -> bool:
+        """Tell whether a file that was just opened may have no name, and not count any more."""
+        what = self._nodes.all.get(node)
+        return what is not None and what.parent is None and node != ROOT and node not in self._charges
+
+    def charge_opened(self, node: int, handle: int) -> None:
+        """Count a file without a name again that nobody had open, and somebody has now."""
+        found = self._measure(self._files[handle].fd)
+        if found.links == 0 and node not in self._charges:
+            self._account.charge(node, found.size)
+
+    def discharge_closed(self, node: int) -> None:
+        """Count a file without a name no more, unless it is open still."""
+        if node in self._charges and not self._files.is_open(node):
+            self._account.discharge(node)
+
+    def inherit(self, nodes: set[int], descriptors: Descriptors) -> None:
+        """Have the files without a name among those that a predecessor had open."""
+        sizes = {}
+        for node in nodes & self._nodes.all.keys():
+            descriptor = descriptors.borrow_nameless(node) or self._files.borrow(node)
+            if descriptor is not None:
+                with descriptor as fd:
+                    found = self._measure(fd)
+                if found.links == 0 or self._nodes[node].parent is None:
+                    sizes[node] = found.size
+        self._account.inherit(sizes)
+
+    def _open_node(self, directory: int, name: bytes) -> int | None:
+        """Return the node of a name if it is open here."""
+        node = self._nodes.known(self._store.identity(directory, name))
+        return node.id if node is not None and self._files.is_open(node.id) else None
+
+
+def _over_quota() -> OSError:
+    return OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))

@@ -1,0 +1,1 @@
+"""The filesystem `volume`: budgets, and standing still."""
