@@ -85,9 +85,11 @@ class Cluster:
         except _Absent:
             return None
 
-    async def list_all(self, place: Place, selector: str) -> Document:
+    async def list_all(self, place: Place, selector: str, *, fields: str = "") -> Document:
         """Return the list of a collection's objects that a label selector picks. Raises: as `_call`."""
         query = f"{place.collection}?labelSelector={quote(selector, safe='')}&limit=500"
+        if fields:
+            query += f"&fieldSelector={quote(fields, safe='')}"
         try:
             return await self._call("GET", query, place)
         except _Absent:
