@@ -25,7 +25,7 @@ class Ended:
     def told(self) -> str:
         """Return all of it in one sentence."""
         what = self.what or f"its daemon has ended with code {self.code}"
-        return f"{what}: {self.words.fault}" if self.words.fault else what
+        return what if self.words.fault in ("", what) else f"{what}: {self.words.fault}"
 
 
 class Launcher(Protocol):
