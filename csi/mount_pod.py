@@ -73,13 +73,14 @@ def render_mount_pod(record: Record, settings: PodSettings) -> dict[str, Any]:
     launch = record.launch.pod
     if launch is None:
         raise AssertionError(f"{record.name}: its launcher is another one")
-    manifest = {
+    metadata = _metadata(record, settings)
+    manifest: dict[str, Any] = {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": _metadata(record, settings),
+        "metadata": metadata,
         "spec": _spec(record, launch, settings),
     }
-    manifest["metadata"]["annotations"][DIGEST_ANNOTATION] = digest_of(manifest)
+    metadata["annotations"][DIGEST_ANNOTATION] = digest_of(manifest)
     return manifest
 
 

@@ -53,7 +53,12 @@ class NodeService:
             return plan_publish(asked, path, self._facts(), self._run_root)
 
         await self._publications.publish(
-            asked.volume_id, asked.target, asked.arguments, plan, exclusive=asked.mode.is_exclusive
+            asked.volume_id,
+            asked.target,
+            asked.arguments,
+            plan,
+            exclusive=asked.mode.is_exclusive,
+            secrets=asked.secrets,
         )
         return csi_pb2.NodePublishVolumeResponse()
 

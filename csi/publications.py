@@ -6,7 +6,8 @@ when its caller does not wait for it any more.
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
 
 from csi import targets
 from csi.faults import NotFound, WrongState
@@ -54,6 +55,14 @@ class Publications:
         """Tell whether what was there before is known."""
         return self._is_ready.is_set()
 
+    def paths(self) -> Collection[str]:
+        """Return where something is published, or was and is not torn down yet."""
+        return frozenset(self._records)
+
+    def names(self) -> set[str]:
+        """Return the name of every target's belongings, whatever is to become of it."""
+        return {record.name for record in self._records.values()}
+
     # Before and after --------------------------------------------------------------------------------
 
     async def reconcile(self) -> None:
@@ -94,8 +103,12 @@ class Publications:
         make_plan: Callable[[str], PublishPlan],
         *,
         exclusive: bool,
+        secrets: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """See that a volume is live at a target. Raises VolumeError; nothing is left then, unless it was there before."""
+        """See that a volume is live at a target. Raises VolumeError; nothing is left then, unless it was there before.
+
+        `secrets` take the place of those that the daemon of a volume has that is published already.
+        """
         await self._wait_ready()
         path = await asyncio.to_thread(self._roots.resolve, target)
         under_way = self._operations.get(path)
@@ -113,6 +126,8 @@ class Publications:
                 await self._operations.run(plan.record, self._publish(plan, known))
                 return
             _check_same(known, volume_id, arguments)
+        if secrets:
+            await self._launcher.refresh(known, secrets)
         await self._operations.run(known, self._steps.ensure_live(known))
 
     async def _publish(self, plan: PublishPlan, leftover: Record | None) -> None:
@@ -122,10 +137,14 @@ class Publications:
         try:
             await self._steps.carry_out(plan)
         finally:
-            left = self._records.get(record.path)
-            if left is not None and left.stage is not Stage.PUBLISHED:
-                asyncio.get_running_loop().call_later(_LEFTOVER_AGAIN_S, self._clear_leftover, left)
+            self._clear_left_later(record.path)
         self._log.info("published", volume=record.volume_id, target=record.target)
+
+    def _clear_left_later(self, path: str) -> None:
+        """See that what could not be taken away now is, even if nobody asks again."""
+        left = self._records.get(path)
+        if left is not None and left.stage is not Stage.PUBLISHED:
+            asyncio.get_running_loop().call_later(_LEFTOVER_AGAIN_S, self._clear_leftover, left)
 
     # Unpublish ---------------------------------------------------------------------------------------
 
@@ -147,9 +166,12 @@ class Publications:
             await asyncio.shield(under_way.task)  # whoever began it, this is what is asked for
         else:
             self._operations.refuse_busy(record.path)
-            await self._operations.run(
-                record, self._steps.tear_down(record, remove_target=True), removes=True
-            )
+            try:
+                await self._operations.run(
+                    record, self._steps.tear_down(record, remove_target=True), removes=True
+                )
+            finally:
+                self._clear_left_later(record.path)
         self._log.info("unpublished", volume=volume_id, target=target)
 
     async def _give_up_publish(self, volume_id: str, target: str) -> None:
