@@ -1,0 +1,54 @@
+"""The controller service as a part of a process: its pools, and what goes on in them beside the calls."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+from csi import controller
+from csi.boundary import Method
+from csi.controller import ControllerService
+from csi.controller_pools import Pools
+from csi.settings import Settings
+from csi.volume_pool import DirectoryPool
+from sidemount.model.facts import Facts
+
+
+class ControllerPart:
+    """Everything of the controller service but the server."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        facts: Callable[[], Facts],
+        observe: Callable[[str], None] = lambda point: None,
+    ) -> None:
+        """`observe` hears of every step in a pool before and after it is done. To be made in the running loop."""
+        self._pools = Pools(
+            [DirectoryPool(path, observe) for path in settings.pools],
+            facts,
+            wait_s=settings.operation_wait_s,
+            answer_s=settings.pool_timeout_s,
+        )
+        self._service = ControllerService(self._pools, facts)
+        self._settling: asyncio.Task[None] | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        """Tell whether it is known what was left from before."""
+        return self._pools.is_ready
+
+    def services(self) -> dict[str, dict[str, Method]]:
+        """Return the RPCs by service."""
+        return {controller.SERVICE: self._service.methods()}
+
+    def start(self) -> None:
+        """Begin to bring to an end what was left from before."""
+        self._settling = asyncio.create_task(self._pools.settle())
+
+    async def close(self, timeout_s: float) -> None:
+        """Let what is under way end, or come to where it can be gone on with."""
+        if self._settling is not None:
+            self._settling.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._settling
+        await self._pools.close(timeout_s)
