@@ -29,6 +29,7 @@ _SYNC_BYTES = 1 << 30
 _TELL_S = 5.0
 _VANISHED = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 _FINGERPRINT = 8
+_BLOCK = 512  # of st_blocks, whatever the filesystem's own
 _FIELDS = struct.Struct("<QQQqqQ")
 _NEVER = 1 << 62
 
@@ -192,13 +193,14 @@ class TreeCopy:
         stood_still = copy_entry(here, there, name, status, self._stop)
         if self._is_still and not stood_still:
             raise NotReady(f"{shown(path)} changes although the volume is held still", hint="try again")
+        size_bytes = min(status.st_size, status.st_blocks * _BLOCK)  # a hole costs nothing
         done.copied_files += 1
-        done.copied_bytes += status.st_size
+        done.copied_bytes += size_bytes
         if stood_still and self._is_settled(status):
             self._copied.add(status, path)
         self._tell(done)
         self._unsynced[0] += 1
-        self._unsynced[1] += status.st_size
+        self._unsynced[1] += size_bytes
         is_much = self._unsynced[0] >= _SYNC_FILES or self._unsynced[1] >= _SYNC_BYTES
         if is_much and not self._is_held:
             self._sync(there)
