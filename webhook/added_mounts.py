@@ -4,8 +4,9 @@ import posixpath
 from collections.abc import Iterable, Mapping
 
 from sidemount.model.errors import InvalidRequest, Reason, VolumeError, shown
+from sidemount.model.names import MOUNTS_VOLUME
 from webhook.shape import ContainerShape, PodShape
-from webhook.views import Place, Use, Wanted, places, view_of
+from webhook.views import How, Place, Use, Wanted, places, view_of
 
 
 def added_uses(
@@ -69,6 +70,8 @@ def _unknown_containers(want: Wanted, containers: list[tuple[Place, ContainerSha
 
 
 def _addition(place: Place, want: Wanted) -> Use:
+    view = view_of(want.volume, "", want.read_only)
+    is_of_keeper = want.how is How.KEEPER
     return Use(
         place=place,
         index=None,
@@ -76,8 +79,10 @@ def _addition(place: Place, want: Wanted) -> Use:
         path=want.mount_path,
         sub_path="",
         read_only=want.read_only,
-        view=view_of(want.volume, "", want.read_only) if want.is_sidecar else None,
+        view=None if want.how is How.CLAIM else view,
         found=None,
+        shown_by=MOUNTS_VOLUME if is_of_keeper else want.volume,
+        shown_path=view.name if is_of_keeper else "",
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from sidemount.model.decide import Csi, DeliveryFacts, Refuse, Sidecar, decide
+from sidemount.model.decide import Csi, DeliveryFacts, Refuse, Sidecar, VolumeTraits, decide
 from sidemount.model.errors import (
     Faults,
     InvalidRequest,
@@ -17,25 +17,30 @@ from sidemount.model.errors import (
     shown,
 )
 from sidemount.model.facts import Facts, NamespaceFacts
-from sidemount.model.names import volume_name_fault
+from sidemount.model.names import CSI_DRIVER, volume_name_fault
 from sidemount.model.resolve import ResolvedVolume, resolve
-from sidemount.model.volume_request import Claim, VolumeRequest
+from sidemount.model.volume_request import Claim, Delivery, VolumeRequest
 from webhook.csi_volume import CLAIM, CSI, csi_source, is_same_csi
 from webhook.injection_settings import InjectionSettings
 from webhook.outcome import VolumeOutcome
 from webhook.shape import PodShape, VolumeShape
 
 EMPTY_DIR = "emptyDir"
+_EXCLUSIVE = "ReadWriteOncePod"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What a pod is planned in: its namespace, the cluster, the operator's settings."""
+    """What a pod is planned in: its namespace, the cluster, the operator's settings.
+
+    `carried` names the volumes that a keeper in the pod serves already.
+    """
 
     namespace: NamespaceFacts
     facts: Facts
     delivery: DeliveryFacts
     settings: InjectionSettings
+    carried: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +63,16 @@ class ChosenVolume:
         return isinstance(self.decision, Sidecar)
 
     @property
+    def is_claim(self) -> bool:
+        """Whether it is a claim of the pod's namespace."""
+        return isinstance(self.resolved.request.origin, Claim)
+
+    @property
+    def is_inline(self) -> bool:
+        """Whether it becomes an inline CSI volume."""
+        return not self.is_sidecar and not self.is_claim
+
+    @property
     def is_implicit(self) -> bool:
         """Whether nobody asked for it: the pod uses a claim whose PersistentVolume is ours."""
         origin = self.resolved.request.origin
@@ -72,10 +87,20 @@ def choose(request: VolumeRequest, shape: PodShape, setting: Setting) -> ChosenV
     resolved = resolve(
         request, setting.namespace, setting.facts, existing_enabled=setting.settings.existing_enabled
     )
-    decision = decide(resolved.request, resolved.driver_class, setting.delivery)
+    index, found = _find(request.name, shape)
+    decision = decide(
+        resolved.request, resolved.driver_class, setting.delivery, _traits(resolved, found, setting)
+    )
     if isinstance(decision, Refuse):
         raise PolicyDenied(decision.message, reason=decision.reason, hint=decision.hint)
-    index, found = _find(resolved, shape, isinstance(decision, Sidecar))
+    if found is not None:
+        _check_kind(resolved, found, isinstance(decision, Sidecar))
+    elif not request.mount_path:
+        raise InvalidRequest(
+            f"{request.where}: the pod declares no volume {shown(request.name)} in spec.volumes",
+            reason=Reason.UNKNOWN_VOLUME,
+            hint=f"add {{name: {request.name}, emptyDir: {{}}}} and mount it, or give mountPath in the list form",
+        )
     return ChosenVolume(resolved=resolved, decision=decision, index=index, found=found)
 
 
@@ -96,21 +121,26 @@ def decoded_field(volume: VolumeShape, field: str) -> Any:
     return None
 
 
-def _find(
-    resolved: ResolvedVolume, shape: PodShape, is_sidecar: bool
-) -> tuple[int | None, VolumeShape | None]:
-    """Return where the request's volume is in spec.volumes, checked to be one that it may become."""
-    request = resolved.request
+def _find(name: str, shape: PodShape) -> tuple[int | None, VolumeShape | None]:
+    """Return where a volume is in spec.volumes, and the volume; None, None if it is not."""
     for index, volume in enumerate(shape.volumes):
-        if isinstance(volume, VolumeShape) and volume.name == request.name:
-            _check_kind(resolved, volume, is_sidecar)
+        if isinstance(volume, VolumeShape) and volume.name == name:
             return index, volume
-    if request.mount_path:
-        return None, None
-    raise InvalidRequest(
-        f"{request.where}: the pod declares no volume {shown(request.name)} in spec.volumes",
-        reason=Reason.UNKNOWN_VOLUME,
-        hint=f"add {{name: {request.name}, emptyDir: {{}}}} and mount it, or give mountPath in the list form",
+    return None, None
+
+
+def _traits(resolved: ResolvedVolume, found: VolumeShape | None, setting: Setting) -> VolumeTraits:
+    name = resolved.request.name
+    carried: Delivery | None = None
+    if name in setting.carried:
+        carried = Delivery.SIDECAR
+    elif found is not None and CSI in found.kinds and not isinstance(resolved.request.origin, Claim):
+        csi = decoded_field(found, CSI)
+        carried = Delivery.CSI if isinstance(csi, dict) and csi.get("driver") == CSI_DRIVER else None
+    return VolumeTraits(
+        source=resolved.spec.source,
+        exclusive=resolved.volume is not None and _EXCLUSIVE in resolved.volume.access_modes,
+        carried=carried,
     )
 
 

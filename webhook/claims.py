@@ -11,6 +11,7 @@ from sidemount.model.volume_request import Claim, VolumeRequest
 from webhook.asked import Asked
 from webhook.choice import ChosenVolume, Setting, choose, decoded_field
 from webhook.csi_volume import CLAIM, CSI
+from webhook.left import LeftClaim
 from webhook.outcome import VolumeOutcome
 from webhook.plan import wanted_of
 from webhook.present import Present
@@ -46,8 +47,8 @@ def claims_in(shape: PodShape, named: frozenset[str], facts: Facts) -> list[Volu
 
 def split(
     shape: PodShape, claims: list[VolumeRequest], others: int, setting: Setting
-) -> tuple[list[VolumeRequest], list[VolumeOutcome]]:
-    """Return the claims that can be delivered, and what is told of those that are left alone.
+) -> tuple[list[VolumeRequest], list[LeftClaim]]:
+    """Return the claims that can be delivered, and those that are left alone.
 
     `others` is how many volumes the pod has of us beside them. Raises NotReady.
     """
@@ -63,7 +64,7 @@ def split(
         except VolumeError as fault:
             why[request.name] = fault
     wanted = {name: wanted_of(volume) for name, volume in chosen.items()}
-    _, faults = read_uses(shape, wanted, {})
+    _, faults = read_uses(shape, wanted, {}, {})
     for name, mount_fault in faults:
         if name in chosen:
             why.setdefault(name, mount_fault)
@@ -71,10 +72,10 @@ def split(
     return served, [left_alone(request, why[request.name]) for request in claims if request.name in why]
 
 
-def left_alone(request: VolumeRequest, why: VolumeError) -> VolumeOutcome:
-    """Return the outcome of a claim that stays as it is."""
+def left_alone(request: VolumeRequest, why: VolumeError) -> LeftClaim:
+    """Return a claim that stays as it is."""
     claim = request.origin.name if isinstance(request.origin, Claim) else ""
-    return VolumeOutcome(
+    outcome = VolumeOutcome(
         volume=request.name,
         driver_class=request.driver_class,
         source=f"claim {claim}",
@@ -82,6 +83,7 @@ def left_alone(request: VolumeRequest, why: VolumeError) -> VolumeOutcome:
         reason=Reason.LEFT_TO_CSI,
         message=f"volume {shown(request.name)} is left to CSI: {why}",
     )
+    return LeftClaim(outcome=outcome, read_only=request.read_only)
 
 
 def _request(volume: str, claim: str, where: str, *, read_only: bool) -> VolumeRequest:

@@ -19,7 +19,7 @@ from webhook.operations import Operation
 from webhook.outcome import Outcome, Verdict, VolumeOutcome
 from webhook.patch import patch_operations
 from webhook.plan import InjectionPlan, make_plan
-from webhook.present import NOTHING, Present, hand_made, read_present
+from webhook.present import NOTHING, Present, hand_made, hand_made_volume, read_present
 from webhook.proof import NotProved, prove
 from webhook.shape import PodShape
 
@@ -115,8 +115,10 @@ def decide_pod(case: PodCase, facts: Facts, settings: InjectionSettings) -> Deci
     named = asked.names | present.claims.keys()
     claims = claims_in(shape, named, facts) if case.takes_claims else []
     if not requests and not claims:
-        if not present.is_empty:
+        if present.containers:
             raise hand_made(next(iter(present.containers)), "is there, but the pod asks for no volume")
+        if present.volumes:
+            raise hand_made_volume(next(iter(present.volumes)))
         return unchanged(Reason.NOTHING_SUPPLIED if asked.asks else Reason.NOT_REQUESTED)
     plan = _plan(shape, requests, claims, present, namespace, facts, settings)
     return _patched(pod, shape, plan, present, settings)
@@ -150,6 +152,7 @@ def _plan(
         facts=facts,
         delivery=delivery_facts(shape, namespace, facts.cluster(), settings),
         settings=settings,
+        carried=frozenset(mount.spec.volume for mount in present.config.mounts),
     )
 
     served, left = split(shape, claims, len(requests), setting)

@@ -91,6 +91,7 @@ def delivery_facts(
         server_version=version,
         old_node=old_node.name if old_node is not None else "",
         csi_driver_present=CSI_DRIVER in cluster.csi_drivers,
+        inline_csi_offered=CSI_DRIVER in cluster.csi_inline_drivers,
         inline_csi_allowed=_allows_inline(level, cluster),
     )
 

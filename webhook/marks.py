@@ -83,7 +83,7 @@ def _safe_volumes(
     listed = foreign.get(SAFE_LOCAL_VOLUMES, "")
     known = {name.strip() for name in listed.split(",")}
     ours = [volume["name"] for volume in own_volumes(daemons) if "emptyDir" in volume]
-    ours += [volume.name for volume in chosen if volume.is_sidecar and volume.index is not None]
+    ours += [v.name for v in chosen if v.is_sidecar and v.index is not None and not v.is_claim]
     missing = [name for name in ours if name not in known]
     return ",".join([*([listed] if listed.strip() else []), *missing]) if missing else ""
 

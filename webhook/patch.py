@@ -158,9 +158,7 @@ def _container_operations(
 def _dependents(plan: InjectionPlan) -> frozenset[int]:
     """Return the init containers, by index, that show a view and so must start after all of ours."""
     return frozenset(
-        use.place.index
-        for use in (*plan.uses, *plan.added)
-        if use.view is not None and use.place.section == INIT
+        use.place.index for use in (*plan.uses, *plan.added) if use.is_of_keeper and use.place.section == INIT
     )
 
 

@@ -32,6 +32,8 @@ from webhook.csi_volume import CLAIM, CSI, csi_source
 from webhook.fitted import fitted
 from webhook.image import Registries
 from webhook.injection_settings import InjectionSettings
+from webhook.inline import present_views, view_volumes, check_whole
+from webhook.left import LeftClaim
 from webhook.marks import Marks, marks
 from webhook.outcome import MountOutcome, VolumeOutcome
 from webhook.present import Present
@@ -40,7 +42,7 @@ from webhook.resources import show
 from webhook.security import selinux_context
 from webhook.shape import PodShape, is_own_container
 from webhook.sources import cache_attachment, secret_attachment, source_attachment
-from webhook.views import Use, Wanted, read_uses, views_of
+from webhook.views import How, Use, Wanted, left_uses, read_uses, views_of
 
 _SOURCES = (EMPTY_DIR, CLAIM, CSI)
 MOUNTS_MAX = 1024
@@ -73,32 +75,35 @@ def make_plan(
     requests: tuple[VolumeRequest, ...],
     present: Present,
     setting: Setting,
-    left: tuple[VolumeOutcome, ...] = (),
+    left: tuple[LeftClaim, ...] = (),
 ) -> InjectionPlan:
     """Plan every request. Raises VolumeError: the one fault there is, or Faults with all of them."""
-    chosen, uses, added = _judged(requests, shape, present, setting)
+    chosen, uses, added, views = _judged(requests, shape, present, setting)
     all_uses = [*uses, *added]
+    heard = () if setting.delivery.windows else left  # propagation is Linux' alone
+    alone = left_uses(shape, {claim.outcome.volume: claim.read_only for claim in heard})
     config = _config([volume for volume in chosen if volume.is_sidecar], all_uses, present)
     daemons = tuple(_daemon(volume, setting.settings) for volume in chosen if volume.is_sidecar)
     keeper, daemons, told_of_fit = _fitted(daemons, shape, present, setting)
-    outcomes = (*(_told(volume, all_uses) for volume in chosen), *left)
+    outcomes = (*(_told(volume, all_uses) for volume in chosen), *(claim.outcome for claim in left))
     found_marks = marks(shape, chosen, daemons, outcomes, setting.settings)
     return InjectionPlan(
         containers=_containers(config, keeper, daemons, shape, setting.settings),
-        volumes=tuple(own_volumes(daemons)) if daemons else (),
+        volumes=(*(own_volumes(daemons) if daemons else ()), *views),
         new_volumes=tuple(
             {"name": volume.name, **csi_source(volume.resolved)}
             for volume in chosen
-            if not volume.is_sidecar and volume.index is None
+            if volume.index is None and (volume.is_claim or not volume.is_sidecar)
         ),
         changed_volumes=_changed_volumes(chosen),
-        uses=tuple(uses),
+        uses=(*uses, *alone),
         added=tuple(added),
         config=config,
         marks=found_marks,
         outcomes=outcomes,
         warnings=(
             *_warnings(chosen, all_uses, outcomes, found_marks),
+            *_group_warnings(chosen, shape),
             *told_of_fit,
             *_memory_warnings(daemons),
         ),
@@ -108,19 +113,25 @@ def make_plan(
 
 def _judged(
     requests: tuple[VolumeRequest, ...], shape: PodShape, present: Present, setting: Setting
-) -> tuple[list[ChosenVolume], list[Use], list[Use]]:
-    """Return the chosen volumes, their mounts as found and those to add. Raises VolumeError with every fault there is."""
+) -> tuple[list[ChosenVolume], list[Use], list[Use], tuple[dict[str, Any], ...]]:
+    """Return the chosen volumes, their mounts as found and those to add, and pod volumes that show parts of inline ones.
+
+    Raises VolumeError with every fault there is.
+    """
     faults: list[VolumeError] = []
     chosen = _chosen(requests, shape, setting, faults)
     wanted = {volume.name: wanted_of(volume) for volume in chosen}
-    uses, mount_faults = read_uses(shape, wanted, present.views)
+    inline = present_views(chosen, present.volumes)
+    uses, mount_faults = read_uses(shape, wanted, present.views, inline)
     faults += [fault for _, fault in mount_faults]
     added = added_uses(shape, wanted, uses, setting.settings.network_containers, faults)
     for volume in chosen:
         _check_shared_uid(shape, volume, faults)
     _check_count(len(uses) + len(added), faults)
+    check_whole(chosen, faults)
+    views = view_volumes(chosen, [*uses, *added], inline, faults)
     raise_faults(collect(faults))
-    return chosen, uses, added
+    return chosen, uses, added, views
 
 
 def _chosen(
@@ -153,9 +164,12 @@ def _check_count(mounts: int, faults: list[VolumeError]) -> None:
 def wanted_of(volume: ChosenVolume) -> Wanted:
     """Return what the mounts of a chosen volume shall become."""
     request = volume.resolved.request
+    how = How.KEEPER if volume.is_sidecar else How.CLAIM if volume.is_claim else How.INLINE
     return Wanted(
         volume=volume.name,
-        is_sidecar=volume.is_sidecar,
+        how=how,
+        # The node service serves a sub-path where the filesystem is built in.
+        splits=bool(volume.resolved.driver_class.filesystem),
         read_only=volume.resolved.spec.read_only,
         mount_path=request.mount_path,
         containers=request.containers,
@@ -256,7 +270,9 @@ def _fitted(
     if not daemons:
         return keeper, daemons, ()
     ours = {daemon_container(daemon.spec.volume): daemon.amounts for daemon in daemons}
-    found = fitted(shape, {KEEPER_CONTAINER: keeper, **ours}, setting.facts, is_first_round=present.is_empty)
+    found = fitted(
+        shape, {KEEPER_CONTAINER: keeper, **ours}, setting.facts, is_first_round=not present.containers
+    )
     fitted_daemons = tuple(
         replace(daemon, amounts=found.amounts[daemon_container(daemon.spec.volume)]) for daemon in daemons
     )
@@ -284,9 +300,12 @@ def _changed_volumes(chosen: list[ChosenVolume]) -> dict[int, dict[str, Any]]:
     for volume in chosen:
         if volume.index is None or volume.found is None:
             continue
-        source = {EMPTY_DIR: {}} if volume.is_sidecar else csi_source(volume.resolved)
         kinds = {key for key in volume.found.kinds if key in _SOURCES}
-        if kinds == set(source) or (volume.is_sidecar and not kinds):
+        # A claim stays where Kubernetes sees it, though no container mounts it then and so no kubelet: the scheduler heeds its
+        # topology, and nobody deletes it while the pod uses it.
+        is_plain = volume.is_sidecar and not volume.is_claim
+        source = {EMPTY_DIR: {}} if is_plain else csi_source(volume.resolved)
+        if kinds == set(source) or (is_plain and not kinds):
             continue
         kept = {key: msgspec.json.decode(raw) for key, raw in volume.found.fields if key not in _SOURCES}
         changed[volume.index] = {"name": volume.name, **kept, **source}
@@ -300,6 +319,18 @@ def _told(volume: ChosenVolume, uses: list[Use]) -> VolumeOutcome:
         if u.volume == volume.name
     )
     return replace(volume_outcome(volume), mounts=mounts)
+
+
+def _group_warnings(chosen: list[ChosenVolume], shape: PodShape) -> Iterator[str]:
+    group = shape.security.fs_group
+    if group is None or shape.security.fs_group_change_policy == "OnRootMismatch":
+        return
+    for volume in chosen:
+        if not volume.is_sidecar and not volume.resolved.spec.read_only:
+            yield (
+                f"sidemount: volume {volume.name}: the kubelet gives every file in it to fsGroup {group} before the pod starts; with "
+                "fsGroupChangePolicy: OnRootMismatch it does so once, on a read-only volume never"
+            )
 
 
 def _memory_warnings(daemons: tuple[Daemon, ...]) -> Iterator[str]:

@@ -67,6 +67,8 @@ class PodSecurityContext(Struct, frozen=True, gc=False, rename="camel"):
     """A pod's securityContext: what containers inherit unless they say otherwise."""
 
     run_as_user: int | None = None
+    fs_group: int | None = None
+    fs_group_change_policy: str = ""
     se_linux_options: SeLinux | None = None
     seccomp_profile: Profile | None = None
     app_armor_profile: Profile | None = None

@@ -13,6 +13,7 @@ from sidemount.model.names import (
     daemon_container,
     view_name,
 )
+from webhook.inline import is_inline_view
 from webhook.own_container import mounts_env
 from webhook.render import CLAIM_ENV
 from webhook.shape import is_own_container, is_reserved
@@ -32,7 +33,7 @@ class OwnContainer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Present:
-    """Everything of ours that a pod carries. Empty when it carries no keeper.
+    """Everything of ours that a pod carries: without a keeper, at most volumes that show parts of inline ones.
 
     `claims` is claim by volume, for volumes that no annotation names. `env_index` is where the keeper's configuration is.
     """
@@ -46,8 +47,8 @@ class Present:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the pod has not been injected."""
-        return not self.containers
+        """Whether the pod carries nothing of ours."""
+        return not self.containers and not self.volumes
 
 
 NOTHING = Present()
@@ -77,10 +78,10 @@ def read_present(pod: Mapping[str, Any]) -> Present:
         if is_reserved(name) and volumes.setdefault(name, volume) is not volume:
             raise hand_made_volume(name)
     if not containers:
-        if volumes:
-            name = next(iter(volumes))
-            raise _undone(name) if _is_marked(pod) else _taken(name)
-        return NOTHING
+        for name, volume in volumes.items():
+            if not is_inline_view(volume):
+                raise _undone(name) if _is_marked(pod) else _taken(name)
+        return Present(volumes=volumes) if volumes else NOTHING
     keeper = containers.get(KEEPER_CONTAINER)
     if keeper is None:
         raise hand_made(next(iter(containers)), f"is there without {KEEPER_CONTAINER}")

@@ -11,7 +11,8 @@ import msgspec
 
 from sidemount.model.errors import BadMessage
 from sidemount.model.mountspec import KeeperConfig, KeeperMount, decode_keeper_config
-from sidemount.model.names import KEEPER_CONTAINER, MOUNTS_ENV, MOUNTS_VOLUME
+from sidemount.model.names import INLINE_PREFIX, KEEPER_CONTAINER, MOUNTS_ENV, MOUNTS_VOLUME
+from sidemount.model.sub_path import join_sub_paths
 from webhook.image import Registries
 from webhook.operations import NotApplicable, Operation, apply
 from webhook.own_container import differences, is_same_volume, mounts_env, stripped_fields
@@ -36,12 +37,20 @@ class NotProved(Exception):
 
 
 class _Planned:
-    """What a plan says of mounts, by what the proof looks up."""
+    """What a plan says of mounts, by what the proof looks up; `csi` are the inline volumes that the patched pod has."""
 
-    def __init__(self, plan: InjectionPlan) -> None:
+    def __init__(self, plan: InjectionPlan, volumes: list[Any]) -> None:
         self.served = {mount.spec.volume: mount for mount in plan.config.mounts}
         self.views = {view.name: view for mount in plan.config.mounts for view in mount.views}
         self.others = {use.volume: use.keeps_choice for use in plan.uses if use.view is None}
+        inline = {
+            use.volume for use in (*plan.uses, *plan.added) if use.view is not None
+        } - self.served.keys()
+        self.csi = {
+            name: _mapping(volume, "csi")
+            for volume in volumes
+            if (name := str(_get(volume, "name"))) in inline or name.startswith(INLINE_PREFIX)
+        }
         self.added: dict[tuple[str, int], list[dict[str, Any]]] = {}
         for use in plan.added:
             self.added.setdefault((use.place.section, use.place.index), []).append(rendered_mount(use))
@@ -61,7 +70,7 @@ def prove(before: _Json, operations: Sequence[Operation], plan: InjectionPlan) -
     _unchanged(was, now, _SPEC_FIELDS, "spec")
     _prove_pod(was, now, plan)
     _prove_volumes(_list(was, "volumes"), _list(now, "volumes"), plan)
-    planned = _Planned(plan)
+    planned = _Planned(plan, _list(now, "volumes"))
     _prove_containers(_list(was, "containers"), _list(now, "containers"), planned)
     _prove_init_containers(_list(was, "initContainers"), _list(now, "initContainers"), plan, planned)
     return after
@@ -227,6 +236,8 @@ def _prove_mount(old: Any, new: Any, planned: _Planned, container: str) -> None:
         view = planned.views.get(str(_get(new, "subPath")))
         _require(view is not None, f"{where} shows no view")
         _prove_shown(old, new, view is not None and view.read_only, where)
+    elif volume in planned.csi:
+        _prove_inline(old, new, planned.csi, where)
     else:
         _prove_csi_mount(old, new, planned, where)
         return
@@ -243,11 +254,29 @@ def _prove_csi_mount(old: Any, new: Any, planned: _Planned, where: str) -> None:
     _unchanged(old, new, frozenset({"mountPropagation", "readOnly"}), where)
     chosen = old.get("mountPropagation") if keeps_choice else None
     _require(
-        new.get("mountPropagation") in (HOST_TO_CONTAINER, chosen or HOST_TO_CONTAINER),
+        new.get("mountPropagation") in (HOST_TO_CONTAINER, chosen or HOST_TO_CONTAINER)
+        or (old.get("readOnly") is True and new.get("mountPropagation") is old.get("mountPropagation")),
         f"{where}: propagation",
     )
     is_kept = new.get("readOnly") is old.get("readOnly")
     _require(new.get("readOnly") is True or is_kept, f"{where} became writable")
+
+
+def _prove_inline(old: Any, new: Any, volumes: Mapping[str, _Json], where: str) -> None:
+    """A mount of an inline volume has become one of the volume that shows what it showed, with the same credentials."""
+    whole, shown = volumes[str(_get(old, "name"))], volumes.get(str(_get(new, "name")))
+    _require(shown is not None, f"{where} shows no volume of ours")
+    assert shown is not None
+    for field in ("driver", "nodePublishSecretRef"):
+        _require(whole.get(field) == shown.get(field), f"{where}: {field} of its volume differs")
+    own, other = dict(_mapping(whole, "volumeAttributes")), dict(_mapping(shown, "volumeAttributes"))
+    own.pop("readOnly", None), other.pop("readOnly", None)
+    was = join_sub_paths(own.pop("subPath", ""), _get(old, "subPath") or "")
+    now = join_sub_paths(other.pop("subPath", ""), _get(new, "subPath") or "")
+    _require(was == now and own == other, f"{where} shows something else")
+    read_only = _get(old, "readOnly") is True or whole.get("readOnly") is True
+    _require((shown.get("readOnly") is True) is read_only, f"{where} shows a volume of other writability")
+    _prove_shown(old, new, read_only, where)
 
 
 def _prove_view(old: Any, new: Any, served: KeeperMount, planned: _Planned, where: str) -> None:

@@ -233,7 +233,12 @@ def _container(container: Container, wanted: frozenset[str]) -> ContainerShape:
     security = container.security_context
     return ContainerShape(
         container.name,
-        tuple([mount if mount.name in wanted else mount.mount_path for mount in container.volume_mounts]),
+        tuple(
+            [
+                mount if mount.name in wanted or mount.name[:_RESERVED] == MOUNTS_VOLUME else mount.mount_path
+                for mount in container.volume_mounts
+            ]
+        ),
         tuple([device.name for device in container.volume_devices]) if container.volume_devices else (),
         bytes(container.resources),
         None if security is None else security.run_as_user,

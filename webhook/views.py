@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 
 from sidemount.model.errors import InvalidRequest, Reason, Unsupported, VolumeError, shown
 from sidemount.model.mountspec import View
-from sidemount.model.names import MOUNTS_VOLUME, view_name
+from sidemount.model.names import MOUNTS_VOLUME, inline_volume, view_name
 from sidemount.model.sub_path import sub_path_fault
 from webhook.pod import Mount
 from webhook.shape import ContainerShape, PodShape, is_own_container, is_reserved
@@ -24,15 +25,25 @@ class Place:
     name: str
 
 
+class How(Enum):
+    """How a container's mount comes to show a volume."""
+
+    KEEPER = "keeper"  # by a view that the keeper makes, in the mounts volume
+    INLINE = "inline"  # by an inline CSI volume for each (sub-path, read-only) pair
+    CLAIM = "claim"  # by the volume itself: kubelet mounts the claim
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What the mounts of one volume shall become. `is_sidecar`: they show a view of ours; else the volume stays theirs.
+    """What the mounts of one volume shall become.
 
-    `keeps_choice`: what the user chose is kept (a claim that nobody asked us to deliver).
+    `splits`: an inline volume shows a sub-path; else the kubelet has to find it within the whole. `keeps_choice`: what the user
+    chose is kept (a claim that nobody asked us to deliver).
     """
 
     volume: str
-    is_sidecar: bool
+    how: How
+    splits: bool = True
     read_only: bool = False
     mount_path: str = ""
     containers: tuple[str, ...] | None = None
@@ -42,9 +53,10 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
-    """One mount of a container that shows a volume, as found. `view` is None when the volume is not shown through views.
+    """One mount of a container that shows a volume, as found. `view` is None for a claim, which is not shown through views.
 
-    `index` is its place in volumeMounts; None for one that is still to be added at `path`.
+    `index` is its place in volumeMounts; None for one that is still to be added at `path`. `shown_by` and `shown_path` are the pod
+    volume that it shall name and the subPath there. `heals`: what is mounted later may show in it.
     """
 
     place: Place
@@ -55,10 +67,19 @@ class Use:
     read_only: bool
     view: View | None
     found: Mount | None
+    shown_by: str
+    shown_path: str = ""
     keeps_choice: bool = False
+    heals: bool = True
+
+    @property
+    def is_of_keeper(self) -> bool:
+        """Whether it shows a view that the keeper makes."""
+        return self.shown_by == MOUNTS_VOLUME
 
 
-KnownViews = Mapping[str, tuple[str, View]]  # view name → (volume, view), of a pod that has a keeper already
+KnownViews = Mapping[str, tuple[str, View]]
+"""View name → (volume, view), of a pod that has a keeper already; or name of the pod volume, of inline ones."""
 
 
 def places(shape: PodShape) -> Iterable[tuple[Place, ContainerShape]]:
@@ -70,9 +91,12 @@ def places(shape: PodShape) -> Iterable[tuple[Place, ContainerShape]]:
 
 
 def read_uses(
-    shape: PodShape, wanted: Mapping[str, Wanted], known: KnownViews
+    shape: PodShape, wanted: Mapping[str, Wanted], known: KnownViews, inline: KnownViews
 ) -> tuple[list[Use], list[tuple[str, VolumeError]]]:
-    """Return every mount of a wanted volume, and what is wrong with those that cannot be, each with its volume's name."""
+    """Return every mount of a wanted volume, and what is wrong with those that cannot be, each with its volume's name.
+
+    `known` are the views of the pod's keeper, `inline` those that are pod volumes already.
+    """
     uses: list[Use] = []
     faults: list[tuple[str, VolumeError]] = []
     for place, container in places(shape):
@@ -80,10 +104,23 @@ def read_uses(
         for index, mount in enumerate(container.mounts):
             if isinstance(mount, Mount):
                 try:
-                    uses.extend(_use(place, index, mount, wanted, known))
+                    uses.extend(_use(place, index, mount, wanted, known, inline))
                 except VolumeError as fault:
                     faults.append((mount.name, fault))
     return uses, faults
+
+
+def left_uses(shape: PodShape, claims: Mapping[str, bool]) -> list[Use]:
+    """Return the mounts of claims that CSI serves as they are: volume → whether it is read-only as a whole.
+
+    Where a container cannot have what is mounted later, because it asks for another propagation, its mount stays as it is.
+    """
+    return [
+        _claim_use(place, index, mount, claims[mount.name], keeps_choice=True)
+        for place, container in places(shape)
+        for index, mount in enumerate(container.mounts)
+        if isinstance(mount, Mount) and mount.name in claims and mount.recursive_read_only in _PLAIN_RECURSION
+    ]
 
 
 def views_of(volume: str, uses: Iterable[Use], read_only: bool) -> tuple[View, ...]:
@@ -100,12 +137,12 @@ def fields_to_set(use: Use) -> dict[str, object]:
     want: dict[str, object] = {}
     mount = use.found
     assert mount is not None
-    if use.view is not None:
-        if mount.name != MOUNTS_VOLUME:
-            want["name"] = MOUNTS_VOLUME
-        if mount.sub_path != use.view.name:
-            want["subPath"] = use.view.name
-    if mount.mount_propagation != HOST_TO_CONTAINER and not (use.keeps_choice and mount.mount_propagation):
+    if mount.name != use.shown_by:
+        want["name"] = use.shown_by
+    if mount.sub_path != use.shown_path:
+        want["subPath"] = use.shown_path
+    keeps_propagation = not use.heals or (use.keeps_choice and mount.mount_propagation)
+    if mount.mount_propagation != HOST_TO_CONTAINER and not keeps_propagation:
         want["mountPropagation"] = HOST_TO_CONTAINER
     if use.read_only and not mount.read_only and not use.keeps_choice:
         want["readOnly"] = True
@@ -115,71 +152,104 @@ def fields_to_set(use: Use) -> dict[str, object]:
 def rendered_mount(use: Use) -> dict[str, object]:
     """Return a mount that is to be added."""
     mount: dict[str, object] = {
-        "name": use.volume if use.view is None else MOUNTS_VOLUME,
+        "name": use.shown_by,
         "mountPath": use.path,
         "mountPropagation": HOST_TO_CONTAINER,
     }
-    if use.view is not None:
-        mount["subPath"] = use.view.name
+    if use.shown_path:
+        mount["subPath"] = use.shown_path
     if use.read_only:
         mount["readOnly"] = True
     return mount
 
 
 def _use(
-    place: Place, index: int, mount: Mount, wanted: Mapping[str, Wanted], known: KnownViews
+    place: Place,
+    index: int,
+    mount: Mount,
+    wanted: Mapping[str, Wanted],
+    known: KnownViews,
+    inline: KnownViews,
 ) -> tuple[Use, ...]:
     if is_reserved(mount.name):
-        volume, view = _known_view(place, mount, known)
+        volume, view = _known_view(place, mount, known, inline)
         want = wanted.get(volume)
-        if want is None or not want.is_sidecar:
+        if want is None or (want.how is How.KEEPER) is not (mount.name == MOUNTS_VOLUME):
             raise _not_a_view(place, mount)
-        return (_found_use(place, index, mount, volume, view, view.sub_path, view.read_only, False),)
+        if want.how is How.INLINE and want.splits and mount.sub_path:
+            raise _not_a_view(place, mount)
+        return (_shown_use(place, index, mount, want, view),)
     want = wanted.get(mount.name)
     if want is None:
         return ()
     _check_mount(place, mount, want)
-    read_only = mount.read_only or want.read_only
-    shown_view = view_of(mount.name, mount.sub_path, read_only) if want.is_sidecar else None
-    return (
-        _found_use(place, index, mount, mount.name, shown_view, mount.sub_path, read_only, want.keeps_choice),
-    )
+    if want.how is How.CLAIM:
+        return (_claim_use(place, index, mount, want.read_only, keeps_choice=want.keeps_choice),)
+    is_whole = want.how is How.INLINE and (not want.splits or bool(mount.sub_path_expr))
+    view = view_of(mount.name, "" if is_whole else mount.sub_path, mount.read_only or want.read_only)
+    return (_shown_use(place, index, mount, want, view),)
 
 
-def _found_use(
-    place: Place,
-    index: int,
-    mount: Mount,
-    volume: str,
-    view: View | None,
-    sub_path: str,
-    read_only: bool,
-    keeps_choice: bool,
-) -> Use:
+def _shown_use(place: Place, index: int, mount: Mount, want: Wanted, view: View) -> Use:
+    """Return the use of a mount that shows a view."""
+    shown_by, shown_path = MOUNTS_VOLUME, view.name
+    if want.how is How.INLINE:
+        shown_by = inline_name(want.volume, want.read_only, view)
+        # What the view is not, the kubelet still has to find: the path within the whole of a client that knows no sub-paths.
+        shown_path = mount.sub_path if not want.splits else ""
     return Use(
         place=place,
         index=index,
-        volume=volume,
+        volume=want.volume,
         path=mount.mount_path,
-        sub_path=sub_path,
-        read_only=read_only,
+        sub_path=view.sub_path or (shown_path if want.how is How.INLINE else ""),
+        read_only=view.read_only,
         view=view,
         found=mount,
+        shown_by=shown_by,
+        shown_path=shown_path,
+    )
+
+
+def _claim_use(place: Place, index: int, mount: Mount, read_only: bool, *, keeps_choice: bool) -> Use:
+    """Return the use of a mount of a claim, itself read-only or not.
+
+    A container that has a writable claim read-only sees no later mounts: those would be writable in it.
+    """
+    return Use(
+        place=place,
+        index=index,
+        volume=mount.name,
+        path=mount.mount_path,
+        sub_path=mount.sub_path,
+        read_only=mount.read_only or read_only,
+        view=None,
+        found=mount,
+        shown_by=mount.name,
+        shown_path=mount.sub_path,
         keeps_choice=keeps_choice,
+        heals=read_only or not mount.read_only,
     )
 
 
-def _known_view(place: Place, mount: Mount, known: KnownViews) -> tuple[str, View]:
-    """Return what a mount that names a volume of ours shows; only a view that our keeper makes may be there."""
-    is_plain = (
-        mount.name == MOUNTS_VOLUME
-        and not mount.sub_path_expr
-        and mount.mount_propagation != BIDIRECTIONAL
-        and mount.recursive_read_only in _PLAIN_RECURSION
-    )
-    if not is_plain or mount.sub_path not in known:
-        raise _not_a_view(place, mount)
-    return known[mount.sub_path]
+def inline_name(volume: str, read_only: bool, view: View) -> str:
+    """Return the pod volume that shows a view of an inline volume, which is itself read-only or not."""
+    if not view.sub_path and view.read_only is read_only:
+        return volume
+    return inline_volume(volume, view.sub_path, view.read_only)
+
+
+def _known_view(place: Place, mount: Mount, known: KnownViews, inline: KnownViews) -> tuple[str, View]:
+    """Return what a mount that names a volume of ours shows; only a view of ours may be there."""
+    is_plain = mount.mount_propagation != BIDIRECTIONAL and mount.recursive_read_only in _PLAIN_RECURSION
+    if is_plain and mount.name == MOUNTS_VOLUME and mount.sub_path in known and not mount.sub_path_expr:
+        return known[mount.sub_path]
+    if is_plain and mount.name in inline:
+        volume, view = inline[mount.name]
+        # Within a view of a sub-path nothing further is looked for: such a mount we would not have made.
+        if not view.sub_path or not (mount.sub_path or mount.sub_path_expr):
+            return volume, view
+    raise _not_a_view(place, mount)
 
 
 def _not_a_view(place: Place, mount: Mount) -> InvalidRequest:
@@ -193,7 +263,7 @@ def _not_a_view(place: Place, mount: Mount) -> InvalidRequest:
 
 def _check_mount(place: Place, mount: Mount, want: Wanted) -> None:
     where = f"container {shown(place.name)} mounts volume {shown(mount.name)} at {shown(mount.mount_path)}"
-    if mount.sub_path_expr and want.is_sidecar:
+    if mount.sub_path_expr and want.how is How.KEEPER:
         raise Unsupported(
             f"{where} with subPathExpr {shown(mount.sub_path_expr)}, which only the kubelet can expand, too late for a view",
             reason=Reason.SUB_PATH_EXPR,

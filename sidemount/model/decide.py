@@ -23,7 +23,8 @@ class DeliveryFacts:
 
     `server_version` is (major, minor) of the oldest node that the pod may land on, (0, 0) when unknown; `old_node` names it where
     it is too old. `runtime_class` is the pod's, `sandboxed` whether the admin lists it.
-    `inline_csi_allowed`: the Pod Security level and CSIDriver label permit an inline CSI volume.
+    `inline_csi_offered`: our CSIDriver lets pods declare its volumes inline. `inline_csi_allowed`: the Pod Security level and the
+    CSIDriver's label permit that.
     """
 
     pod_security: PodSecurity = PodSecurity.PRIVILEGED
@@ -35,7 +36,21 @@ class DeliveryFacts:
     server_version: tuple[int, int] = (0, 0)
     old_node: str = ""
     csi_driver_present: bool = False
+    inline_csi_offered: bool = True
     inline_csi_allowed: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VolumeTraits:
+    """What a delivery depends on of the volume beside its request.
+
+    `source` is its URI. `exclusive`: its PersistentVolume is ReadWriteOncePod. `carried` is how the pod carries it already, None
+    for not yet: that stays.
+    """
+
+    source: str = ""
+    exclusive: bool = False
+    carried: Delivery | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +82,20 @@ Decision = Sidecar | Csi | Refuse
 
 NATIVE_SIDECARS_SINCE = (1, 29)
 
-_Predicate = Callable[[VolumeRequest, DriverClass, DeliveryFacts], bool]
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    request: VolumeRequest
+    driver_class: DriverClass
+    facts: DeliveryFacts
+    traits: VolumeTraits
+
+    @property
+    def is_claim(self) -> bool:
+        return isinstance(self.request.origin, Claim)
+
+
+_Predicate = Callable[[_Question], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +109,8 @@ class _Obstacle:
     way_out: str
 
 
-def _is_old(_request: VolumeRequest, _class: DriverClass, facts: DeliveryFacts) -> bool:
-    return (0, 0) != facts.server_version < NATIVE_SIDECARS_SINCE
+def _is_old(question: _Question) -> bool:
+    return (0, 0) != question.facts.server_version < NATIVE_SIDECARS_SINCE
 
 
 # Everything that can stand in a delivery's way, most telling first. A claim is left as the pod's own PersistentVolumeClaim,
@@ -90,49 +118,49 @@ def _is_old(_request: VolumeRequest, _class: DriverClass, facts: DeliveryFacts) 
 _OBSTACLES: tuple[_Obstacle, ...] = (
     _Obstacle(
         Delivery.SIDECAR,
-        lambda _r, c, _f: Delivery.SIDECAR not in c.deliveries,
+        lambda q: Delivery.SIDECAR not in q.driver_class.deliveries,
         Reason.NOT_IN_CLASS,
         "the class does not offer it",
         "",
     ),
     _Obstacle(
         Delivery.SIDECAR,
-        lambda r, _c, _f: r.delivery is Delivery.CSI,
+        lambda q: q.request.delivery is Delivery.CSI,
         Reason.CSI_REQUESTED,
         "the request asks for csi",
         "drop the delivery field",
     ),
     _Obstacle(
         Delivery.SIDECAR,
-        lambda _r, _c, f: f.windows,
+        lambda q: q.facts.windows,
         Reason.WINDOWS,
         "FUSE needs Linux and the pod is for Windows",
         "",
     ),
     _Obstacle(
         Delivery.SIDECAR,
-        lambda _r, _c, f: f.virtual_node,
+        lambda q: q.facts.virtual_node,
         Reason.VIRTUAL_NODE,
         "the pod is for a virtual node, which allows no privileged container",
         "let the pod run on an ordinary node",
     ),
     _Obstacle(
         Delivery.SIDECAR,
-        lambda _r, _c, f: f.pod_security is not PodSecurity.PRIVILEGED,
+        lambda q: q.facts.pod_security is not PodSecurity.PRIVILEGED,
         Reason.POD_SECURITY,
         "the namespace enforces Pod Security {level}, which forbids the keeper's privilege",
         "use a namespace that enforces privileged",
     ),
     _Obstacle(
         Delivery.SIDECAR,
-        lambda _r, _c, f: not f.host_users,
+        lambda q: not q.facts.host_users,
         Reason.USER_NAMESPACE,
         "the pod has its own user namespace (hostUsers: false), in which a mount cannot be shared with it",
         "drop hostUsers: false",
     ),
     _Obstacle(
         Delivery.SIDECAR,
-        lambda _r, _c, f: f.sandboxed,
+        lambda q: q.facts.sandboxed,
         Reason.SANDBOXED_RUNTIME,
         "its runtime class {runtime_class} is a sandbox, whose containers share no kernel mount",
         "use an ordinary runtime class",
@@ -145,43 +173,78 @@ _OBSTACLES: tuple[_Obstacle, ...] = (
         "upgrade or cordon the node, or keep the pod off it with a nodeSelector",
     ),
     _Obstacle(
+        Delivery.SIDECAR,
+        lambda q: q.traits.exclusive,
+        Reason.EXCLUSIVE_CLAIM,
+        "its PersistentVolume is ReadWriteOncePod, and only the kubelet sees to it that no second pod has it",
+        "use a claim that is ReadWriteMany",
+    ),
+    _Obstacle(
         Delivery.CSI,
-        lambda _r, c, _f: Delivery.CSI not in c.deliveries,
+        lambda q: Delivery.CSI not in q.driver_class.deliveries,
         Reason.NOT_IN_CLASS,
         "the class does not offer it",
         "",
     ),
     _Obstacle(
         Delivery.CSI,
-        lambda r, _c, _f: r.delivery is Delivery.SIDECAR,
+        lambda q: q.request.delivery is Delivery.SIDECAR,
         Reason.SIDECAR_REQUESTED,
         "the request asks for sidecar",
         "drop the delivery field",
     ),
     _Obstacle(
         Delivery.CSI,
-        lambda _r, _c, f: f.windows,
+        lambda q: q.facts.windows,
         Reason.WINDOWS,
         "FUSE needs Linux and the pod is for Windows",
         "",
     ),
     _Obstacle(
         Delivery.CSI,
-        lambda _r, _c, f: f.virtual_node,
+        lambda q: q.facts.virtual_node,
         Reason.VIRTUAL_NODE,
         "the pod is for a virtual node, where no node plugin runs",
         "let the pod run on an ordinary node",
     ),
     _Obstacle(
         Delivery.CSI,
-        lambda _r, _c, f: not f.csi_driver_present,
+        lambda q: not q.facts.csi_driver_present,
         Reason.NO_NODE_PLUGIN,
         "the cluster has no CSIDriver csi.sidemount.io",
         "have the admin install the node plugin",
     ),
     _Obstacle(
         Delivery.CSI,
-        lambda r, _c, f: not f.inline_csi_allowed and not isinstance(r.origin, Claim),
+        lambda q: q.facts.csi_driver_present and not q.facts.inline_csi_offered and not q.is_claim,
+        Reason.NO_INLINE_VOLUMES,
+        "CSIDriver csi.sidemount.io has no volumeLifecycleModes Ephemeral, so no pod may declare its volumes",
+        "have the admin install Sidemount's own CSIDriver",
+    ),
+    _Obstacle(
+        Delivery.CSI,
+        lambda q: bool(q.request.provisioned) and not q.is_claim,
+        Reason.PROVISIONED_ONLY,
+        "the volume is a provisioned one, which CSI delivers to its claim alone",
+        "use a PersistentVolumeClaim",
+    ),
+    _Obstacle(
+        Delivery.CSI,
+        lambda q: q.traits.source.startswith("pvc://"),
+        Reason.SOURCE_NEEDS_SIDECAR,
+        "its source is a claim of this namespace, which only a sidecar can mount",
+        "name the directory or server behind the claim",
+    ),
+    _Obstacle(
+        Delivery.CSI,
+        lambda q: bool(q.driver_class.command and q.request.sub_path),
+        Reason.CLIENT_SUB_PATH,
+        "a client of its own serves no sub-path there",
+        "name the sub-path in the source",
+    ),
+    _Obstacle(
+        Delivery.CSI,
+        lambda q: not q.facts.inline_csi_allowed and not q.is_claim,
         Reason.POD_SECURITY,
         "Pod Security {level} forbids inline volumes of our CSIDriver in this namespace",
         "use a PersistentVolumeClaim",
@@ -193,31 +256,40 @@ _PREFERRED = {Delivery.SIDECAR: Reason.SIDECAR_PREFERRED, Delivery.CSI: Reason.C
 _FALLBACK = {Delivery.SIDECAR: Reason.SIDECAR_FALLBACK, Delivery.CSI: Reason.CSI_FALLBACK}
 
 
-def decide(request: VolumeRequest, driver_class: DriverClass, facts: DeliveryFacts) -> Decision:
-    """Take the first of the class's deliveries that the pod can have; refuse with every delivery's reason if none."""
+def decide(
+    request: VolumeRequest,
+    driver_class: DriverClass,
+    facts: DeliveryFacts,
+    traits: VolumeTraits = VolumeTraits(),
+) -> Decision:
+    """Take the first of the class's deliveries that the pod can have; refuse with every delivery's reason if none.
+
+    What the pod carries already stays, or is refused: a pod is never carried over from one delivery to the other.
+    """
     if not driver_class.deliveries:
         return Refuse(
             reason=Reason.CLASS_OFF,
             message=f"volume {shown(request.name)}: driver class {shown(driver_class.name)} is off",
             hint="ask the admin to give it deliveries, or name another class",
         )
+    question = _Question(request, driver_class, facts, traits)
     hindrances = {
-        delivery: [o for o in _OBSTACLES if o.delivery is delivery and o.holds(request, driver_class, facts)]
+        delivery: [o for o in _OBSTACLES if o.delivery is delivery and o.holds(question)]
         for delivery in Delivery
     }
-    for delivery in driver_class.deliveries:
+    carried = traits.carried
+    if carried is not None and hindrances[carried]:
+        return _refusal_of_carried(request, carried, facts, hindrances[carried])
+    for delivery in driver_class.deliveries if carried is None else (carried,):
         if not hindrances[delivery]:
-            return _choice(delivery, request, driver_class, facts, hindrances)
+            return _choice(delivery, question, hindrances)
     return _refusal(request, facts, hindrances)
 
 
 def _choice(
-    delivery: Delivery,
-    request: VolumeRequest,
-    driver_class: DriverClass,
-    facts: DeliveryFacts,
-    hindrances: dict[Delivery, list[_Obstacle]],
+    delivery: Delivery, question: _Question, hindrances: dict[Delivery, list[_Obstacle]]
 ) -> Sidecar | Csi:
+    request, driver_class, facts = question.request, question.driver_class, question.facts
     first = driver_class.deliveries[0]
     if delivery is Delivery.CSI and isinstance(request.origin, Claim) and request.origin.implicit:
         reason, why = Reason.LEFT_TO_CSI, "the pod's own claim is left as it is"
@@ -225,12 +297,26 @@ def _choice(
         reason, why = _REQUESTED[delivery], "as the request asks"
     elif delivery is first:
         reason, why = _PREFERRED[delivery], f"class {driver_class.name} prefers it"
+    elif not hindrances[first]:
+        reason, why = _FALLBACK[delivery], "the pod carries it so already"
     else:
         reason, why = _FALLBACK[delivery], f"no {first.value}: {_sentences(hindrances[first], facts)}"
     message = f"volume {shown(request.name)} is delivered by {delivery.value}: {why}"
     if delivery is Delivery.SIDECAR:
         return Sidecar(reason=reason, message=message)
     return Csi(reason=reason, message=message)
+
+
+def _refusal_of_carried(
+    request: VolumeRequest, carried: Delivery, facts: DeliveryFacts, found: list[_Obstacle]
+) -> Refuse:
+    ways = dict.fromkeys(o.way_out for o in found if o.way_out)
+    return Refuse(
+        reason=Reason.NO_DELIVERY,
+        message=f"volume {shown(request.name)} is carried by {carried.value} already, which cannot be had: "
+        f"{_sentences(found, facts)}",
+        hint=" or ".join(ways) or "create the pod again, without what was injected",
+    )
 
 
 def _refusal(

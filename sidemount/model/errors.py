@@ -69,6 +69,10 @@ class Reason(Enum):
     VIRTUAL_NODE = "VirtualNode"
     OLD_CLUSTER = "OldCluster"
     NO_NODE_PLUGIN = "NoNodePlugin"
+    NO_INLINE_VOLUMES = "NoInlineVolumes"
+    EXCLUSIVE_CLAIM = "ExclusiveClaim"
+    SOURCE_NEEDS_SIDECAR = "SourceNeedsSidecar"
+    CLIENT_SUB_PATH = "ClientSubPath"
     NOT_IN_CLASS = "NotInClass"
     # the machine and ourselves
     CONFLICT = "Conflict"

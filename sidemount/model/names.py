@@ -19,6 +19,7 @@ SYSTEM_NAMESPACES = frozenset({"kube-system", "kube-public", "kube-node-lease"})
 OWN_NAMESPACE = "sidemount-system"
 
 RESERVED_PREFIX = "sidemount-"
+INLINE_PREFIX = "sidemount-view-"
 KEEPER_CONTAINER = "sidemount-keeper"
 MOUNTS_VOLUME = "sidemount"  # the Memory emptyDir that holds nothing but mount points
 RUN_VOLUME = "sidemount-run"  # sockets and state, one directory a volume
@@ -105,6 +106,11 @@ def secret_volume(volume: str) -> str:
 def cache_volume(volume: str) -> str:
     """Return the pod volume that holds a volume's cache."""
     return _bounded("sidemount-cache-", volume)
+
+
+def inline_volume(volume: str, sub_path: str, read_only: bool) -> str:
+    """Return the pod volume that shows a (sub-path, read-only) pair of an inline CSI volume other than what it is as a whole."""
+    return _bounded(INLINE_PREFIX, f"{volume}-{_digest(f'{int(read_only)}:{sub_path}')[:16]}")
 
 
 def view_name(volume: str, sub_path: str, read_only: bool) -> str:

@@ -96,7 +96,7 @@ def parse_volume_context(name: str, context: Mapping[str, str]) -> VolumeRequest
     """
     faults: list[VolumeError] = []
     where = f"volume context of {shown(name)}"
-    pairs = [(key, value) for key, value in context.items() if not _is_of_co(key)]
+    pairs = [(key, value) for key, value in context.items() if not is_of_co(key)]
     request = request_from_flat(pairs, name, where, faults, is_context=True)
     if request.provisioned and not isinstance(request.origin, SourceUri):
         faults.append(
@@ -170,7 +170,8 @@ def _is_ours(key: str) -> bool:
     return domain in (DOMAIN, f"volume.{DOMAIN}", f"volumes.{DOMAIN}")
 
 
-def _is_of_co(key: str) -> bool:
+def is_of_co(key: str) -> bool:
+    """Tell whether a key of a volume context is one that the CO adds by itself."""
     return key in _CO_CONTEXT_KEYS or key.startswith(_CO_CONTEXT_PREFIX)
 
 

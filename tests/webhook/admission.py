@@ -308,7 +308,7 @@ def _container(old: Json, new: Json) -> None:
         if one != other:
             assert other["mountPropagation"] == "HostToContainer"
             assert other.get("readOnly") or not one.get("readOnly")
-            assert other["name"] in ("sidemount", one["name"])
+            assert other["name"] in ("sidemount", one["name"]) or other["name"].startswith("sidemount-view-")
     assert len(found) >= len(mounts)
     for added in found[len(mounts) :]:
         assert added["mountPropagation"] == "HostToContainer"

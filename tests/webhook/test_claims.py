@@ -1,11 +1,12 @@
 """Claims in spec.volumes that nobody asks us to deliver: delivered where that can be, never a reason to fail."""
 
+import copy
 import time
 from typing import Any
 
 import pytest
 
-from tests.webhook.admission import Json, mutated, pod_with, validated
+from tests.webhook.admission import Json, between_rounds, mutated, pod_with, validated
 
 
 def pod_of(*volumes: tuple[str, str], annotations: Json | None = None, **mount: Any) -> Json:
@@ -25,7 +26,7 @@ def pod_of(*volumes: tuple[str, str], annotations: Json | None = None, **mount: 
 
 def test_S3_12_a_claim_of_ours_is_delivered_by_a_sidecar() -> None:
     reviewed = mutated(pod_of(("m", "models")))
-    assert reviewed.after["spec"]["volumes"][0] == {"name": "m", "emptyDir": {}}
+    assert reviewed.after["spec"]["volumes"][0] == pod_of(("m", "models"))["spec"]["volumes"][0]
     assert [c["name"] for c in reviewed.after["spec"]["initContainers"]] == [
         "sidemount-keeper",
         "sidemount-m",
@@ -33,27 +34,39 @@ def test_S3_12_a_claim_of_ours_is_delivered_by_a_sidecar() -> None:
     assert reviewed.outcome.volumes[0].source == "dir:///srv/models"
 
 
+# What keeps a claim from us, and whether its mount may still see what is mounted later.
 LEFT: list[Any] = [
-    pytest.param({"subPathExpr": "$(X)"}, {}, id="sub-path-expr"),
-    pytest.param({"subPath": "../x"}, {}, id="sub-path"),
-    pytest.param({"mountPropagation": "Bidirectional"}, {}, id="bidirectional"),
-    pytest.param({"recursiveReadOnly": "Enabled", "readOnly": True}, {}, id="recursive-read-only"),
-    pytest.param({}, {"hostUsers": False}, id="user-namespace"),
-    pytest.param({}, {"runtimeClassName": "gvisor"}, id="sandbox"),
-    pytest.param({}, {"os": {"name": "windows"}}, id="windows"),
-    pytest.param({}, {"resources": {"requests": {"memory": "1Mi"}}}, id="no-room"),
-    pytest.param({}, {"securityContext": {"seLinuxOptions": {"level": "s0 x"}}}, id="odd-label"),
+    pytest.param({"subPathExpr": "$(X)"}, {}, True, id="sub-path-expr"),
+    pytest.param({"subPath": "../x"}, {}, True, id="sub-path"),
+    pytest.param({"mountPropagation": "Bidirectional"}, {}, False, id="bidirectional"),
+    pytest.param({"recursiveReadOnly": "Enabled", "readOnly": True}, {}, False, id="recursive-read-only"),
+    pytest.param({}, {"hostUsers": False}, True, id="user-namespace"),
+    pytest.param({}, {"runtimeClassName": "gvisor"}, True, id="sandbox"),
+    pytest.param({"readOnly": True}, {"hostUsers": False}, False, id="read-only"),
+    pytest.param({"mountPropagation": "None"}, {"hostUsers": False}, False, id="choice"),
+    pytest.param({"mountPropagation": "HostToContainer"}, {"hostUsers": False}, False, id="told"),
+    pytest.param({}, {"os": {"name": "windows"}}, False, id="windows"),
+    pytest.param({}, {"resources": {"requests": {"memory": "1Mi"}}}, True, id="no-room"),
+    pytest.param({}, {"securityContext": {"seLinuxOptions": {"level": "s0 x"}}}, True, id="odd-label"),
 ]
 
 
-@pytest.mark.parametrize(("mount", "spec"), LEFT)
-def test_a_claim_that_we_cannot_deliver_is_left_to_csi_and_told(mount: Json, spec: Json) -> None:
+@pytest.mark.parametrize(("mount", "spec", "heals"), LEFT)
+def test_a_claim_that_we_cannot_deliver_is_left_to_csi_and_told(mount: Json, spec: Json, heals: bool) -> None:
+    """A mount of a later day would be writable in a container that has the claim read-only, so that one sees none."""
     pod = pod_of(("m", "models"), **mount)
     pod["spec"].update(spec)
     reviewed = mutated(pod)
     assert reviewed.outcome.allowed
-    assert reviewed.patch == []
-    assert reviewed.reason == "LeftToCsi"
+    assert reviewed.outcome.reason.value == "LeftToCsi"
+    expected = copy.deepcopy(pod["spec"])
+    if heals:
+        expected["containers"][0]["volumeMounts"][0]["mountPropagation"] = "HostToContainer"
+        assert reviewed.after["spec"] == expected
+        assert mutated(reviewed.after).patch == []
+        assert mutated(between_rounds(reviewed.after)).patch == []
+    else:
+        assert reviewed.patch == []
     assert reviewed.response["auditAnnotations"] == {"decision": "LeftToCsi", "volumes": "m=LeftToCsi"}
     assert reviewed.outcome.volumes[0].message.startswith('volume "m" is left to CSI: ')
     assert validated(pod).outcome.allowed
@@ -76,7 +89,7 @@ def test_one_claim_that_cannot_be_does_not_hold_back_the_others() -> None:
     reviewed = mutated(pod)
     assert {v.volume: v.delivery for v in reviewed.outcome.volumes} == {"m": "csi", "n": "sidecar"}
     kinds = [next(k for k in v if k != "name") for v in reviewed.after["spec"]["volumes"][:3]]
-    assert kinds == ["persistentVolumeClaim", "emptyDir", "persistentVolumeClaim"]
+    assert kinds == ["persistentVolumeClaim"] * 3
     assert mutated(reviewed.after).patch == []
 
 
@@ -123,7 +136,7 @@ def test_claims_are_not_looked_at_in_a_namespace_that_is_not_open() -> None:
 def test_an_annotated_claim_may_stand_in_spec_volumes_already() -> None:
     annotations = {"sidemount.io/volumes": '[{"name": "m", "claim": "models", "subPath": "a"}]'}
     reviewed = mutated(pod_of(("m", "models"), annotations=annotations))
-    assert reviewed.after["spec"]["volumes"][0] == {"name": "m", "emptyDir": {}}
+    assert reviewed.after["spec"]["volumes"][0] == pod_of(("m", "models"))["spec"]["volumes"][0]
     assert mutated(reviewed.after).patch == []
     other = mutated(pod_of(("m", "block"), annotations=annotations))
     assert other.reason == "NameCollision"

@@ -183,7 +183,6 @@ OTHER_VOLUMES: list[Any] = [
     {"projected": {"sources": []}},
     {"persistentVolumeClaim": {"claimName": "block"}},
     {"csi": {"driver": "other.example"}},
-    {"csi": {"driver": "csi.sidemount.io"}},
     {"ephemeral": {"volumeClaimTemplate": {}}},
     {"nfs": {"server": "s", "path": "/"}},
     {"image": {"reference": "r"}},
@@ -238,7 +237,7 @@ class OldCluster:
         return getattr(golden_facts(), name)
 
     def cluster(self) -> ClusterFacts:
-        return ClusterFacts(server_version=(1, 28), csi_drivers=self._csi)
+        return ClusterFacts(server_version=(1, 28), csi_drivers=self._csi, csi_inline_drivers=self._csi)
 
 
 def test_istio52245_before_native_sidecars_nothing_is_injected_that_cannot_run() -> None:

@@ -367,7 +367,7 @@ def test_claim_taken_up_in_the_first_round_is_known_in_the_second() -> None:
         ],
     )
     first = mutated(pod)
-    assert first.after["spec"]["volumes"][0] == {"name": "models", "emptyDir": {}}
+    assert first.after["spec"]["volumes"][0] == pod["spec"]["volumes"][0]
     again = between_rounds(first.after)
     assert mutated(again).patch == []
     assert validated(again).outcome.allowed
