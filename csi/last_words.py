@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,18 +22,23 @@ class LastWords:
 
 def read_last_words(path: str, secrets: Iterable[str] = ()) -> LastWords:
     """Return what the log's end tells."""
-    lines = _tail(path)
+    return last_words_of(_tail(path), secrets)
+
+
+def last_words_of(lines: Sequence[str], secrets: Iterable[str] = ()) -> LastWords:
+    """Return what a log's last lines tell."""
+    secrets = tuple(secrets)
     for line in reversed(lines):
         event = _event(line)
         if event.get("level") != "error":
             continue
         if "fault" in event:
             fault, hint = str(event["fault"]), str(event.get("hint", ""))
-            return LastWords(_redacted(fault, secrets), _redacted(hint, secrets), is_own=True)
+            return LastWords(redacted(fault, secrets), redacted(hint, secrets), is_own=True)
         if isinstance(event.get("output"), list):  # an external client's last lines
-            return LastWords(_redacted(" | ".join(map(str, event["output"][-4:])), secrets))
+            return LastWords(redacted(" | ".join(map(str, event["output"][-4:])), secrets))
     plain = [line for line in lines if not line.startswith("{")]
-    return LastWords(_redacted(" | ".join(plain[-4:]), secrets))
+    return LastWords(redacted(" | ".join(plain[-4:]), secrets))
 
 
 def _event(line: str) -> dict[str, Any]:
@@ -57,7 +62,8 @@ def _tail(path: str) -> list[str]:
     return [line for line in raw.decode("utf-8", "replace").splitlines() if line.strip()]
 
 
-def _redacted(text: str, secrets: Iterable[str]) -> str:
+def redacted(text: str, secrets: Iterable[str]) -> str:
+    """Return the text, bounded, without any of the secrets."""
     for secret in secrets:
         if len(secret) >= _SECRET_MIN:
             text = text.replace(secret, "***")

@@ -1,10 +1,10 @@
 """What a launcher is: where daemons run, and who starts them again."""
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from csi.last_words import LastWords
+from csi.last_words import LastWords, redacted
 from csi.records import Record
 
 
@@ -20,6 +20,12 @@ class Ended:
     what: str = ""
     is_final: bool = True
     is_room_missing: bool = False
+
+    def without(self, secrets: Iterable[str]) -> "Ended":
+        """Return it with no secret in its words."""
+        words = self.words
+        clean = replace(words, fault=redacted(words.fault, secrets), hint=redacted(words.hint, secrets))
+        return replace(self, words=clean)
 
     @property
     def told(self) -> str:
@@ -41,6 +47,10 @@ class Launcher(Protocol):
 
     async def stop(self, record: Record) -> None:
         """See that it has ended, and that nothing of it is left. Raises VolumeError if it cannot be ended."""
+        ...
+
+    async def forget(self, name: str) -> None:
+        """End what an earlier state, now lost, has started for the target of that name. Raises VolumeError."""
         ...
 
     def ended(self, record: Record) -> Ended | None:

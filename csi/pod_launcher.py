@@ -152,6 +152,9 @@ class PodLauncher:
         """Leave it to kubelet: the pod's liveness probe asks the keeper the same, and its container is started again."""
         self._log.warning("daemon_hangs", volume=record.volume_id, pod=record.name, why=why)
 
+    async def forget(self, name: str) -> None:
+        """Do nothing: `settle` finds pods that belong to no record."""
+
     def settle(self, known: Callable[[], Collection[str]]) -> None:
         """Begin to delete pods of ours that belong to no record."""
         self._known = known
@@ -336,6 +339,9 @@ class PodLauncher:
                     self._sweep(pod)
 
     def _note(self, target: _Target, trouble: Ended | None) -> None:
+        if trouble is not None:
+            secrets = read_credentials(f"{self._run_dir(target.record.name)}/secrets")
+            trouble = trouble.without(secrets.values())
         if trouble == target.trouble:
             return
         target.trouble = trouble

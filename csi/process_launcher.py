@@ -7,36 +7,32 @@ it becomes one, checked against the process of that number: the plugin may die a
 import asyncio
 import contextlib
 import os
-import re
-import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import BinaryIO
 
 from csi import cgroups
 from csi.credentials import check_credentials, renew_credentials, write_credentials
+from csi.daemon_places import DaemonPlaces
 from csi.keeper_link import module_environment
 from csi.last_words import read_last_words
 from csi.launcher import Ended
+from csi.nursery import Birth, Nursery
 from csi.records import Record
-from csi.targets import is_free_of_mounts
 from sidemount.host.logs import log
 from sidemount.model.errors import HostFailure
 from sidemount.model.names import client_place
 
-INSTANCE_FILE = "instance"
 _AGAIN_FIRST_S = 0.1
 _AGAIN_MOST_S = 30.0
 _STEADY_S = 10.0
 _LEAVE_S = 1.0  # its keeper has waited for its flush already
 _TERM_S = 2.0
 _KILL_S = 10.0
-_LOG_MAX_BYTES = 1 << 20
 _LOG_LOOK_S = 30.0
 _ENVIRONMENT = ("PATH", "PYTHONPATH", "LANG", "LC_ALL", "TZ")
 # Writes its number and joins its group before it becomes the daemon, so that no daemon is ever without either.
@@ -52,6 +48,8 @@ class _Daemon:
     started_at: float = 0.0
     pause_s: float = _AGAIN_FIRST_S
     again: asyncio.TimerHandle | None = None
+    starting: "asyncio.Task[None] | None" = None
+    ending: "asyncio.Task[None] | None" = None
     ended: Ended | None = None
     is_wanted: bool = True
 
@@ -65,15 +63,16 @@ class ProcessLauncher:
         self._changed = changed
         self._log = log("csi.process_launcher")
         self._daemons: dict[str, _Daemon] = {}
+        self._nursery = Nursery(_ENVIRONMENT)
         self._trimmer: asyncio.TimerHandle | None = None
         try:
-            for name, mode in (("run", 0o711), ("daemons", 0o700), ("logs", 0o700)):
-                os.makedirs(f"{state_dir}/{name}", mode=mode, exist_ok=True)
-            self._groups = cgroups.find_control_groups(_instance(state_dir))
+            self._places = DaemonPlaces(state_dir)
+            self._groups = cgroups.find_control_groups(self._places.instance())
         except OSError as error:
             raise HostFailure(f"state {state_dir}: {error.strerror}", errno=error.errno or 0) from error
         if self._groups is None:
             self._log.warning("no_control_groups", consequence="no memory limit holds for daemons")
+        self._nursery.start()
 
     # Launcher ----------------------------------------------------------------------------------------
 
@@ -84,16 +83,17 @@ class ProcessLauncher:
             return
         daemon = self._daemons[record.name] = _Daemon(record)
         await asyncio.to_thread(self._prepare, record, secrets)
-        pid = self._living(record)
+        pid = self._places.living(record.name)
         if pid:
             self._watch(daemon, pid)
         else:
-            self._spawn(daemon)
+            await self.forget(record.name)
+            await self._start(daemon)
         self._trim_later()
 
     async def refresh(self, record: Record, secrets: Mapping[str, str]) -> None:
         """Write those credentials anew that the daemon has. Raises VolumeError."""
-        directory = f"{self._run_dir(record.name)}/secrets"
+        directory = f"{self._places.run_dir(record.name)}/secrets"
         await asyncio.to_thread(renew_credentials, directory, secrets, record.spec.uid)
 
     def settle(self, known: Callable[[], Collection[str]]) -> None:
@@ -105,8 +105,10 @@ class ProcessLauncher:
         daemon.is_wanted = False
         if daemon.again is not None:
             daemon.again.cancel()
+        if daemon.starting is not None:  # what is being started can be ended only when it is there
+            await asyncio.wait({daemon.starting})
         if daemon.pidfd < 0:
-            pid = self._living(record)
+            pid = self._places.living(record.name)
             if pid:
                 self._watch(daemon, pid)
         for number, patience_s in (
@@ -123,6 +125,24 @@ class ProcessLauncher:
         await asyncio.to_thread(self._clear, record)
         self._daemons.pop(record.name, None)
 
+    async def forget(self, name: str) -> None:
+        """See that no daemon of a target lives that an earlier state, now lost, has started. Raises HostFailure.
+
+        It would come to the keeper's socket in the place of the right one.
+        """
+        began = time.monotonic()
+        while left := await asyncio.to_thread(self._places.strangers, name):
+            waited_s = time.monotonic() - began
+            if waited_s > _TERM_S + _KILL_S:
+                raise HostFailure(f"{name}: a daemon of a lost state, process {left[0]}, cannot be killed")
+            if waited_s < _AGAIN_FIRST_S:
+                self._log.warning("stranger_ended", volume=name, processes=left)
+            number = signal.SIGTERM if waited_s < _TERM_S else signal.SIGKILL
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+            await asyncio.sleep(_AGAIN_FIRST_S)
+
     def ended(self, record: Record) -> Ended | None:
         """Return how it ended last since it was started."""
         daemon = self._daemons.get(record.name)
@@ -138,7 +158,8 @@ class ProcessLauncher:
     @property
     def children(self) -> set[int]:
         """Return the processes that are waited for here."""
-        return {daemon.process.pid for daemon in self._daemons.values() if daemon.process is not None}
+        own = {daemon.process.pid for daemon in self._daemons.values() if daemon.process is not None}
+        return own if self._nursery.pid is None else {*own, self._nursery.pid}
 
     async def close(self) -> None:
         """Start none again; leave those that run."""
@@ -149,13 +170,14 @@ class ProcessLauncher:
             if daemon.again is not None:
                 daemon.again.cancel()
             _unwatch(daemon)
+        await self._nursery.stop()
         if self._groups is not None:
             self._groups.close()
 
     # Starting ----------------------------------------------------------------------------------------
 
     def _prepare(self, record: Record, secrets: Mapping[str, str]) -> None:
-        run_dir = self._run_dir(record.name)
+        run_dir = self._places.run_dir(record.name)
         check_credentials(record.volume_id, secrets, self._state_dir)
         try:
             for path in (run_dir, f"{run_dir}/cache", f"{run_dir}/secrets"):
@@ -169,36 +191,77 @@ class ProcessLauncher:
         if self._groups is not None:
             self._groups.prepare(record.name, record.launch.memory_bytes)
 
-    def _spawn(self, daemon: _Daemon) -> None:
+    async def _start(self, daemon: _Daemon) -> None:
+        """Start a daemon, to the end whoever waits. Raises HostFailure."""
+        daemon.starting = asyncio.get_running_loop().create_task(self._spawn(daemon))
+        try:
+            await asyncio.shield(daemon.starting)
+        finally:
+            if daemon.starting.done():
+                daemon.starting = None
+
+    async def _spawn(self, daemon: _Daemon) -> None:
         record = daemon.record
         group = "" if self._groups is None else f"{self._groups.directory}/{record.name}"
-        argv = ["sh", "-c", _BECOME, "sidemount", self._pid_file(record.name), group, *self._argv(record)]
+        with self._places.open_log(record.name) as output:
+            born = await self._nursery.bear(self._birth(record, group), output.fileno())
+            if born is not None:
+                self._watch(daemon, born.pid, born.pidfd)
+            else:
+                self._execute(daemon, group, output)
+        self._log.info("daemon_started", volume=record.volume_id, target=record.target, pid=daemon.pid)
+
+    def _birth(self, record: Record, group: str) -> Birth:
+        return Birth(
+            arguments=self._program(record),
+            pid_file=self._places.pid_file(record.name),
+            group=group,
+            uid=record.spec.uid,
+            capabilities=record.launch.capabilities,
+            is_unconfined=not record.spec.descriptor,
+        )
+
+    def _execute(self, daemon: _Daemon, group: str, output: BinaryIO) -> None:
+        record = daemon.record
+        argv = [
+            "sh",
+            "-c",
+            _BECOME,
+            "sidemount",
+            self._places.pid_file(record.name),
+            group,
+            *self._argv(record),
+        ]
         known = module_environment()
-        with self._open_log(record.name) as output:
-            try:
-                process = subprocess.Popen(
-                    argv,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    cwd="/",
-                    start_new_session=True,
-                    env={name: known[name] for name in _ENVIRONMENT if name in known},
-                )
-            except OSError as error:
-                raise HostFailure(f"cannot start a daemon: {error}", errno=error.errno or 0) from error
+        try:
+            process = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd="/",
+                start_new_session=True,
+                env={name: known[name] for name in _ENVIRONMENT if name in known},
+            )
+        except OSError as error:
+            raise HostFailure(f"cannot start a daemon: {error}", errno=error.errno or 0) from error
         daemon.process = process
         self._watch(daemon, process.pid)
-        self._log.info("daemon_started", volume=record.volume_id, target=record.target, pid=process.pid)
 
-    def _argv(self, record: Record) -> list[str]:
-        run_dir = self._run_dir(record.name)
+    def _program(self, record: Record) -> list[str]:
+        run_dir = self._places.run_dir(record.name)
         argv = [sys.executable, "-m", "sidecar", "daemon", "--run-dir", run_dir]
         argv += ["--secrets", f"{run_dir}/secrets", "--cache", f"{run_dir}/cache"]
         if record.launch.source_dir:
             argv += ["--source", record.launch.source_dir]
         if not record.spec.descriptor:
-            return [*argv, "--mounts-dir", run_dir]
+            argv += ["--mounts-dir", run_dir]
+        return argv
+
+    def _argv(self, record: Record) -> list[str]:
+        """Return the program behind what takes its rights away."""
+        if not record.spec.descriptor:
+            return self._program(record)
         kept = ",".join(["-all", *(f"+{name.lower()}" for name in record.launch.capabilities)])
         uid = record.spec.uid
         return [
@@ -210,14 +273,15 @@ class ProcessLauncher:
             f"--inh-caps={kept}",
             f"--ambient-caps={kept}",
             "--no-new-privs",
-            *argv,
+            *self._program(record),
         ]
 
-    def _watch(self, daemon: _Daemon, pid: int) -> None:
-        try:
-            daemon.pidfd = os.pidfd_open(pid)
-        except OSError:  # it has ended, and nobody but us could have taken it off the table
-            daemon.pidfd = -1
+    def _watch(self, daemon: _Daemon, pid: int, pidfd: int = -1) -> None:
+        daemon.pidfd = pidfd
+        if pidfd < 0:
+            # It may have ended, and nobody but us could have taken it off the table.
+            with contextlib.suppress(OSError):
+                daemon.pidfd = os.pidfd_open(pid)
         daemon.pid = pid
         daemon.started_at = time.monotonic()
         loop = asyncio.get_running_loop()
@@ -228,12 +292,16 @@ class ProcessLauncher:
 
     def _on_end(self, daemon: _Daemon) -> None:
         _unwatch(daemon)
-        code = -1
+        daemon.ending = asyncio.get_running_loop().create_task(self._ended(daemon))
+
+    async def _ended(self, daemon: _Daemon) -> None:
         if daemon.process is not None:
             code = daemon.process.wait()
             daemon.process = None
+        else:
+            code = await self._nursery.code_of(daemon.pid)
         record = daemon.record
-        words = read_last_words(self._log_file(record.name), self._credentials(record.name))
+        words = read_last_words(self._places.log_file(record.name), self._places.credentials(record.name))
         daemon.ended = Ended(code, words)
         self._changed(record.name)
         if not daemon.is_wanted:
@@ -253,10 +321,12 @@ class ProcessLauncher:
 
     def _again(self, daemon: _Daemon) -> None:
         daemon.again = None
-        if not daemon.is_wanted:
-            return
+        if daemon.is_wanted:
+            daemon.ending = asyncio.get_running_loop().create_task(self._start_again(daemon))
+
+    async def _start_again(self, daemon: _Daemon) -> None:
         try:
-            self._spawn(daemon)
+            await self._start(daemon)
         except HostFailure as error:
             self._log.error("daemon_not_started", volume=daemon.record.volume_id, fault=str(error))
             daemon.again = asyncio.get_running_loop().call_later(daemon.pause_s, self._again, daemon)
@@ -275,54 +345,10 @@ class ProcessLauncher:
             if not cgroups.wait_empty(self._groups, name):
                 raise HostFailure(f"volume {record.volume_id}: processes of its daemon cannot be killed")
             self._groups.remove(name)
-        run_dir = self._run_dir(name)
-        if not is_free_of_mounts(run_dir):
-            raise HostFailure(f"volume {record.volume_id}: something is still mounted in {run_dir}")
         try:
-            with contextlib.suppress(FileNotFoundError):
-                shutil.rmtree(run_dir)
-            for path in (self._log_file(name), self._pid_file(name)):
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(path)
+            self._places.clear(name)
         except OSError as error:
             raise HostFailure(f"state of {record.volume_id}: {error}", errno=error.errno or 0) from error
-
-    def _credentials(self, name: str) -> list[str]:
-        """Return what must never be told."""
-        directory = Path(self._run_dir(name)) / "secrets"
-        found = []
-        with contextlib.suppress(OSError):
-            for path in directory.iterdir():
-                with contextlib.suppress(OSError):
-                    found.append(path.read_text(errors="replace"))
-        return found
-
-    # Places ------------------------------------------------------------------------------------------
-
-    def _living(self, record: Record) -> int:
-        """Return the process of the target's daemon, 0 if none lives. A number that another process has by now is none."""
-        try:
-            with open(self._pid_file(record.name), encoding="ascii") as file:
-                pid = int(file.read(32))
-            with open(f"/proc/{pid}/cmdline", "rb") as file:
-                arguments = file.read().split(b"\0")
-        except (OSError, ValueError):
-            return 0
-        return pid if os.fsencode(self._run_dir(record.name)) in arguments else 0
-
-    def _run_dir(self, name: str) -> str:
-        return f"{self._state_dir}/run/{name}"
-
-    def _pid_file(self, name: str) -> str:
-        return f"{self._state_dir}/daemons/{name}.pid"
-
-    def _log_file(self, name: str) -> str:
-        return f"{self._state_dir}/logs/{name}.log"
-
-    def _open_log(self, name: str) -> BinaryIO:
-        """Return the daemon's log, empty: what an earlier one wrote was told when it ended."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-        return os.fdopen(os.open(self._log_file(name), flags, 0o600), "ab")
 
     def _trim_later(self) -> None:
         if self._trimmer is None:
@@ -332,26 +358,9 @@ class ProcessLauncher:
         """Bound the logs. They are written at their end, wherever that is."""
         self._trimmer = None
         for name in self._daemons:
-            path = self._log_file(name)
-            with contextlib.suppress(OSError):
-                if os.stat(path).st_size > _LOG_MAX_BYTES:
-                    os.truncate(path, 0)
+            self._places.bound_log(name)
         if self._daemons:
             self._trim_later()
-
-
-def _instance(state_dir: str) -> str:
-    """Return what tells this state from every other, whatever it is called."""
-    path = Path(state_dir) / INSTANCE_FILE
-    with contextlib.suppress(FileNotFoundError):
-        known = path.read_text("ascii", "replace").strip()
-        if re.fullmatch("[0-9a-f]{16}", known):
-            return known
-    made = os.urandom(8).hex()
-    aside = path.with_suffix(".new")
-    aside.write_text(made)
-    aside.rename(path)
-    return made
 
 
 def _unwatch(daemon: _Daemon) -> None:

@@ -191,7 +191,7 @@ class Publications:
         foreign = await asyncio.to_thread(targets.foreign_mount, path)
         if foreign is not None:
             raise WrongState(f"target_path {shown(target)}: something else is mounted there")
-        await self._steps.detach_unknown(path)
+        await self._steps.forget(path)
         if not await asyncio.to_thread(targets.remove, path):
             self._log.warning("target_not_empty", target=target)
 

@@ -56,7 +56,7 @@ class PublishSteps:
         """Do what was planned. Raises VolumeError; nothing is left then, or a tombstone of what cannot be undone yet."""
         record = plan.record
         await asyncio.to_thread(targets.check_free, record.path)
-        await self.detach_unknown(record.path)  # of a state that was lost
+        await self.forget(record.path)
         done: list[Step] = []
         try:
             for step in plan.steps:
@@ -200,13 +200,19 @@ class PublishSteps:
         self.records[record.path] = record
         return record
 
-    async def detach_unknown(self, path: str) -> None:
-        """Take away what of ours is mounted at a place that no record names. Raises VolumeError."""
+    async def _detach(self, path: str) -> bool:
+        """Take away what of ours is mounted at a place that no volume is kept for; False if nothing is. Raises VolumeError."""
         if not await asyncio.to_thread(targets.own_layers, path):
-            return
+            return False
         answer = await self._keeper.detach(path)
         if answer.fault:
             raise HostFailure(f"target_path {shown(path)}: {answer.fault}", errno=answer.errno)
+        return True
+
+    async def forget(self, path: str) -> None:
+        """Take away what a lost state has left at a place that no record names: mounts and who serves them. Raises VolumeError."""
+        if await self._detach(path):
+            await self._launcher.forget(target_name(path))
 
     async def _release(self, record: Record) -> None:
         # Also what only an earlier plugin has kept: its daemon is told to flush by a keeper, or by nobody.
@@ -215,7 +221,7 @@ class PublishSteps:
             await self._keeper.drop(record.name, _DROP_S)
         except TimeoutError:
             raise TooLate(f"volume {shown(record.volume_id)}: its keeper has not let it go yet") from None
-        await self.detach_unknown(record.path)
+        await self._detach(record.path)
 
 
 def _start_failure(record: Record, ended: Ended) -> VolumeError:

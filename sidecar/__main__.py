@@ -1,9 +1,9 @@
-"""What a container of the pod runs: `python -m sidecar keeper | daemon | probe`."""
+"""What a container of the pod runs: `python -m sidecar keeper | daemon | probe`; on a node without pods, `nursery`."""
 
 import signal
 import sys
 
-_COMMANDS = ("keeper", "daemon", "probe")
+_COMMANDS = ("keeper", "daemon", "probe", "nursery")
 
 
 def main() -> int:
@@ -26,6 +26,10 @@ def main() -> int:
         from sidecar.probe import main as probe
 
         return probe(sys.argv[2:])
+    if command == "nursery":
+        from sidecar.nursery import main as nursery
+
+        return nursery(sys.argv[2:])
     sys.stderr.write(f"usage: python -m sidecar {{{','.join(_COMMANDS)}}} ...\n")
     return 2
 

@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 
 from csi.cgroups import find_control_groups
-from csi.process_launcher import INSTANCE_FILE
+from csi.daemon_places import INSTANCE_FILE
 from csi.proto import csi_pb2
 from tests.host.mount_node import MountNode, eventually
 
