@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from sidecar.volume.measure import Measured
-from sidecar.volume.opening import OpenVolume, reclaim, write_share
+from sidecar.volume.opening import OpenVolume
 from sidecar.volume.places import Place, Places
 from sidemount.host import budget_locks as locks
 from sidemount.host.budget_file import NO_SHARE, NOTHING_PENDING, Head, Kind, Pending
 from sidemount.host.budget_settlement import drop_link, settle
+from sidemount.host.budget_shares import reclaim, write_share
 
 
 class Account:
@@ -93,8 +94,8 @@ class Account:
             self.charge(node, self.measure(fd).size - before.size - growth)
 
     @contextmanager
-    def removing(self, directory: int, name: bytes, open_node: Callable[[], int | None]) -> Iterator[None]:
-        """Count what the block takes away with a name. `open_node` returns the node of the file if it is open, else None.
+    def removing(self, directory: int, name: bytes, node: int | None) -> Iterator[None]:
+        """Count what the block takes away with a name. `node` is the file's if it is open, else None.
 
         A file that is open is this mount's from then on, until it is closed.
         """
@@ -107,7 +108,7 @@ class Account:
             if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
                 yield
                 return
-            with self._removing_file(directory, name, fd, open_node()):
+            with self._removing_file(directory, name, fd, node):
                 yield
         finally:
             os.close(fd)

@@ -97,26 +97,50 @@ class VolumeFilesystem(DirectoryFilesystem):
         sizes, size = self._sizes, changes.size
         if size is None or sizes is None:
             return await self._changing(super().setattr, node, changes, handle, caller)
-        return await self._resizing(
-            partial(sizes.is_longer, node, handle, size),
-            partial(sizes.resize, node, changes, handle, caller, size=size),
-        )
+        try:
+            return await self._resizing(
+                partial(sizes.is_longer, node, handle, size),
+                partial(sizes.resize, node, changes, handle, caller, size=size),
+            )
+        finally:
+            await self._discharge_closed(sizes, node)  # its name may have gone while it was looked up
 
     async def open(self, node: int, flags: int, caller: Caller) -> Opened:
         """Open a regular file."""
         sizes = self._sizes
-        if flags & os.O_TRUNC == 0:
-            opened = await super().open(node, flags, caller)
-        elif sizes is None:
-            opened = await self._changing(super().open, node, flags, caller)
-        else:
-            opened = await self._resizing(
-                partial(sizes.is_longer, node, None, 0), partial(sizes.open_empty, node, flags, caller)
-            )
-            self._lasting.opened(opened.handle)
-        if sizes is not None and sizes.is_charged_when_opened(node):
-            await self._under_budget(partial(sizes.charge_opened, node, opened.handle))
+        if sizes is None:
+            if flags & os.O_TRUNC:
+                return await self._changing(super().open, node, flags, caller)
+            return await super().open(node, flags, caller)
+        try:
+            with sizes.opening(node):
+                if flags & os.O_TRUNC == 0:
+                    opened = await super().open(node, flags, caller)
+                else:
+                    opened = await self._open_empty(sizes, node, flags, caller)
+                if sizes.is_charged_when_opened(node):
+                    await self._charge_opened(sizes, node, opened.handle)
+                return opened
+        finally:
+            await self._discharge_closed(sizes, node)
+
+    async def _open_empty(self, sizes: Sizes, node: int, flags: int, caller: Caller) -> Opened:
+        opened = await self._resizing(
+            partial(sizes.is_longer, node, None, 0), partial(sizes.open_empty, node, flags, caller)
+        )
+        self._lasting.opened(opened.handle)
         return opened
+
+    async def _charge_opened(self, sizes: Sizes, node: int, handle: int) -> None:
+        try:
+            await self._under_budget(partial(sizes.charge_opened, node, handle))
+        except OSError:
+            await super().release(handle)
+            raise
+
+    async def _discharge_closed(self, sizes: Sizes, node: int) -> None:
+        if sizes.is_discharged(node):
+            await self._under_budget(partial(sizes.discharge_closed, node))
 
     async def create(
         self, parent: int, name: bytes, mode: int, flags: int, caller: Caller
@@ -126,11 +150,10 @@ class VolumeFilesystem(DirectoryFilesystem):
 
     async def release(self, handle: int) -> None:
         """Close a file. What has no name any more ends with its last handle."""
-        sizes = self._sizes
-        node = self.files.node_of(handle) if sizes is not None and self._account.charges else None
+        node = self.files.node_of(handle) if self._sizes is not None else None
         await super().release(handle)
-        if sizes is not None and node is not None and node in self._account.charges:
-            await self._under_budget(partial(sizes.discharge_closed, node))
+        if self._sizes is not None and node is not None:
+            await self._discharge_closed(self._sizes, node)
 
     async def statfs(self) -> Statistics:
         """Return the limit as the size, what is left of it as what is free; without a limit what the store says."""

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from sidecar.takeover.memory import Memory
 from sidemount.host import budget_locks as locks
-from sidemount.host.budget_file import NOTHING_PENDING, SHARES, BudgetFile, Head, Kind, Pending
+from sidemount.host.budget_file import SHARES, BudgetFile
 from sidemount.host.budget_settlement import settle
+from sidemount.host.budget_shares import reclaim, write_share
 from sidemount.model.errors import HostFailure
 from sidemount.model.pool_layout import BUDGET, DATA, budget_path
 
@@ -126,26 +127,3 @@ def _take_share(volume: OpenVolume, fd: int) -> int:
     finally:
         locks.unlock(budget.fd, locks.BUDGET)
     raise HostFailure(f"the volume is mounted {SHARES} times already", errno=errno.EUSERS)
-
-
-def reclaim(budget: BudgetFile, head: Head, own: int = -1) -> Head:
-    """Take back what mounts held that are no more: files without a name end with whoever has them open.
-
-    The lock must be held, and nothing be pending. Returns the head as it is then.
-    """
-    for number, size in budget.shares().items():
-        if number != own and locks.try_exclusive(budget.fd, locks.FIRST_SHARE + number):
-            try:
-                head = write_share(budget, head, number, 0, -size)
-            finally:
-                locks.unlock(budget.fd, locks.FIRST_SHARE + number)
-    return head
-
-
-def write_share(budget: BudgetFile, head: Head, number: int, size: int, change: int) -> Head:
-    """Set a share, and what is used with it, as one step. The lock must be held, and nothing be pending."""
-    used = max(0, head.used + change)
-    promise = Pending(Kind.SET_SHARE, size=size, share=number)
-    head = budget.write(head._replace(used=used, pending=promise))
-    budget.set_share(number, size)
-    return budget.write(head._replace(pending=NOTHING_PENDING))

@@ -2,6 +2,9 @@
 
 import errno
 import os
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from sidecar.directory.content import Content
 from sidecar.directory.descriptors import Descriptors
@@ -44,6 +47,7 @@ class Sizes:
         self._metadata = metadata
         self._removal = removal
         self._writeback = writeback
+        self._being_opened: Counter[int] = Counter()
 
     def overwrite(self, handle: int, offset: int, content: bytes) -> int | None:
         """Write into what is there already; None if the file would become longer."""
@@ -110,7 +114,7 @@ class Sizes:
         """Remove a name that is not a directory's."""
         with (
             self._reach.directory(self._nodes[parent]) as directory,
-            self._account.removing(directory, single(name), lambda: self._open_node(directory, name)),
+            self._removing(directory, single(name)),
         ):
             self._removal.unlink(parent, name)
 
@@ -121,9 +125,20 @@ class Sizes:
             return
         with (
             self._reach.directory(self._nodes[new_parent]) as directory,
-            self._account.removing(directory, single(new_name), lambda: self._open_node(directory, new_name)),
+            self._removing(directory, single(new_name)),
         ):
             self._removal.rename(parent, name, new_parent, new_name, flags)
+
+    @contextmanager
+    def opening(self, node: int) -> Iterator[None]:
+        """Have a file count as open already: others may take its name away meanwhile. For the serving thread alone."""
+        self._being_opened[node] += 1
+        try:
+            yield
+        finally:
+            self._being_opened[node] -= 1
+            if not self._being_opened[node]:
+                del self._being_opened[node]
 
     def is_charged_when_opened(self, node: int) -> bool:
         """Tell whether a file that was just opened may have no name, and not count any more."""
@@ -131,14 +146,20 @@ class Sizes:
         return what is not None and what.parent is None and node != ROOT and node not in self._charges
 
     def charge_opened(self, node: int, handle: int) -> None:
-        """Count a file without a name again that nobody had open, and somebody has now."""
+        """Count a file without a name again that nobody had open, and somebody has now. EDQUOT if there is no room."""
         found = self._measure(self._files[handle].fd)
         if found.links == 0 and node not in self._charges:
+            if self._account.room(found.size) < found.size:
+                raise _over_quota()
             self._account.charge(node, found.size)
+
+    def is_discharged(self, node: int) -> bool:
+        """Tell whether a file without a name counts and is not open any more. Needs no lock."""
+        return node in self._charges and not self._is_open(node)
 
     def discharge_closed(self, node: int) -> None:
         """Count a file without a name no more, unless it is open still."""
-        if node in self._charges and not self._files.is_open(node):
+        if self.is_discharged(node):
             self._account.discharge(node)
 
     def inherit(self, nodes: set[int], descriptors: Descriptors) -> None:
@@ -153,10 +174,24 @@ class Sizes:
                     sizes[node] = found.size
         self._account.inherit(sizes)
 
+    @contextmanager
+    def _removing(self, directory: int, name: bytes) -> Iterator[None]:
+        """Count what the block takes away with a name. Another thread may close the file at the same time."""
+        node = self._open_node(directory, name)
+        try:
+            with self._account.removing(directory, name, node):
+                yield
+        finally:
+            if node is not None:
+                self.discharge_closed(node)
+
     def _open_node(self, directory: int, name: bytes) -> int | None:
         """Return the node of a name if it is open here."""
         node = self._nodes.known(self._store.identity(directory, name))
-        return node.id if node is not None and self._files.is_open(node.id) else None
+        return node.id if node is not None and self._is_open(node.id) else None
+
+    def _is_open(self, node: int) -> bool:
+        return node in self._being_opened or self._files.is_open(node)
 
 
 def _over_quota() -> OSError:

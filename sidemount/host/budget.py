@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from sidemount.host import budget_locks as locks
 from sidemount.host.budget_file import LARGEST, NOTHING_PENDING, BudgetFile, Head, render_new
 from sidemount.host.budget_settlement import settle
+from sidemount.host.budget_shares import reclaim
 from sidemount.model.errors import HostFailure, InvalidRequest, NotReady, OperationPending
 from sidemount.model.pool_layout import BUDGET, DATA, budget_path, data_dir
 
@@ -96,7 +97,7 @@ def hold_still(volume_dir: str, deadline_s: float) -> Iterator[Budget]:
         if not locks.wait_for(lambda: locks.try_exclusive(file.fd, locks.STANDSTILL), deadline):
             raise NotReady(f"volume {volume_dir}: a mount of it did not stop changing it in {deadline_s:g} s")
         with _locked(file, volume_dir, deadline):
-            budget = _told(_settled(file, volume_dir))
+            budget = _told(reclaim(file, _settled(file, volume_dir)))
         lease = _Lease(file.fd)
         timer = threading.Timer(max(0.0, deadline - time.monotonic()), lease.end)
         timer.daemon = True

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sidemount.host import budget
 from tests.sidecar.takeover.serving import Fault
 
 _REPOSITORY = Path(__file__).parents[3]
@@ -120,11 +121,17 @@ class Stage:
 
 
 @contextmanager
-def stage(scratch: Path, *arguments: str, fault: Fault = Fault.NONE, **options: object) -> Iterator[Stage]:
-    """Serve a source for a block, by one daemon after another."""
+def stage(
+    scratch: Path, *arguments: str, fault: Fault = Fault.NONE, limit: int | None = None, **options: object
+) -> Iterator[Stage]:
+    """Serve a source for a block, by one daemon after another. With a `limit` it is a volume of that size."""
     places = {name: scratch / name for name in ("target", "source", "state")}
     for place in places.values():
         place.mkdir()
+    if limit is not None:
+        (places["source"] / "data").mkdir()
+        budget.create(str(places["source"]), limit)
+        arguments = (*arguments, "--filesystem", "volume")
     log = scratch / "log"
     command = [sys.executable, "-m", "tests.sidecar.takeover.nursery", "--fault", fault.value]
     command += ["--target", str(places["target"]), "--source", str(places["source"])]
