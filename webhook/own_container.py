@@ -10,6 +10,7 @@ from typing import Any
 from sidemount.model.errors import InvalidRequest
 from sidemount.model.names import MOUNTS_ENV, TOKEN_PATH
 from sidemount.model.quantity import parse_quantity
+from webhook.csi_volume import CSI, is_same_csi
 from webhook.image import Registries
 
 # Fields of a container that say what runs and what it may do or reach.
@@ -78,7 +79,9 @@ def stripped_fields(found: Mapping[str, Any], rendered: Mapping[str, Any]) -> li
 
 
 def is_same_volume(found: Mapping[str, Any], rendered: Mapping[str, Any]) -> bool:
-    """Say whether a pod volume is ours, defaults of the API server aside."""
+    """Say whether a pod volume is ours, defaults of the API server aside. It fills none into a csi volume."""
+    if CSI in rendered:
+        return set(_bare(found)) == set(rendered) and is_same_csi(found.get(CSI), rendered[CSI])
     return _covers(_bare(found), _bare(rendered), top=True)
 
 

@@ -32,7 +32,7 @@ from webhook.csi_volume import CLAIM, CSI, csi_source
 from webhook.fitted import fitted
 from webhook.image import Registries
 from webhook.injection_settings import InjectionSettings
-from webhook.inline import present_views, view_volumes, check_whole
+from webhook.inline import check_whole, present_views, view_volumes
 from webhook.left import LeftClaim
 from webhook.marks import Marks, marks
 from webhook.outcome import MountOutcome, VolumeOutcome
@@ -322,15 +322,11 @@ def _told(volume: ChosenVolume, uses: list[Use]) -> VolumeOutcome:
 
 
 def _group_warnings(chosen: list[ChosenVolume], shape: PodShape) -> Iterator[str]:
-    group = shape.security.fs_group
-    if group is None or shape.security.fs_group_change_policy == "OnRootMismatch":
+    if shape.security.fs_group is None or shape.security.fs_group_change_policy == "OnRootMismatch":
         return
     for volume in chosen:
         if not volume.is_sidecar and not volume.resolved.spec.read_only:
-            yield (
-                f"sidemount: volume {volume.name}: the kubelet gives every file in it to fsGroup {group} before the pod starts; with "
-                "fsGroupChangePolicy: OnRootMismatch it does so once, on a read-only volume never"
-            )
+            yield f"sidemount: volume {volume.name}: each start sets fsGroup on all its files; see fsGroupChangePolicy: OnRootMismatch"
 
 
 def _memory_warnings(daemons: tuple[Daemon, ...]) -> Iterator[str]:

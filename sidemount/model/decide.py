@@ -292,7 +292,9 @@ def _choice(
     request, driver_class, facts = question.request, question.driver_class, question.facts
     first = driver_class.deliveries[0]
     if delivery is Delivery.CSI and isinstance(request.origin, Claim) and request.origin.implicit:
-        reason, why = Reason.LEFT_TO_CSI, "the pod's own claim is left as it is"
+        found = hindrances[Delivery.SIDECAR]
+        told = f" (no sidecar: {_sentences(found, facts)})" if found else ""
+        reason, why = Reason.LEFT_TO_CSI, f"the pod's own claim is left as it is{told}"
     elif request.delivery is delivery:
         reason, why = _REQUESTED[delivery], "as the request asks"
     elif delivery is first:
