@@ -10,7 +10,7 @@ torture: ; @.ci/setup dev && $(PY) -m e2e.torture && $(PY) -m e2e.torture failur
 fsx: ; @.ci/setup dev && FSX_SECONDS=$${FSX_SECONDS:-40} FSX_SEED=$${FSX_SEED:-$$(date +%s)} $(PY) -m pytest -n 2 tests/sidecar/directory/test_random_operations.py -k every_byte
 fmt: ; @.ci/setup dev && .venv/bin/ruff check --fix . && .venv/bin/ruff format .
 golden: ; @.ci/setup dev && $(PY) -m pytest tests/webhook -k golden --update-golden
-proto: ; @.ci/setup dev && $(PY) -m grpc_tools.protoc -I. --python_out=. --pyi_out=. csi/proto/csi.proto
+proto: ; @.ci/setup dev && $(PY) -m grpc_tools.protoc -I. --python_out=. --pyi_out=. csi/proto/csi.proto csi/proto/registration.proto
 cluster: ; @.ci/setup dev && $(PY) -m e2e.cluster up --load-images
 cluster-down: ; @.ci/setup dev && $(PY) -m e2e.cluster down
 images: ; @.ci/setup dev && $(PY) -m e2e.cluster images

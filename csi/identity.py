@@ -37,8 +37,14 @@ class IdentityService:
     async def _capabilities(
         self, request: csi_pb2.GetPluginCapabilitiesRequest
     ) -> csi_pb2.GetPluginCapabilitiesResponse:
-        """Return none: there is no controller service in this version, and every instance of one must say the same."""
-        return csi_pb2.GetPluginCapabilitiesResponse()
+        """Return what all services together can do: every instance of a version says the same, whichever it serves."""
+        kind = csi_pb2.PluginCapability
+        return csi_pb2.GetPluginCapabilitiesResponse(
+            capabilities=[
+                kind(service=kind.Service(type=kind.Service.CONTROLLER_SERVICE)),
+                kind(volume_expansion=kind.VolumeExpansion(type=kind.VolumeExpansion.ONLINE)),
+            ]
+        )
 
     async def _probe(self, request: csi_pb2.ProbeRequest) -> csi_pb2.ProbeResponse:
         if self._device and not os.access(self._device, os.R_OK | os.W_OK):

@@ -6,9 +6,10 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 
+from csi.controller_plugin import ControllerPlugin
 from csi.publish_steps import Observe
 from csi.service import NodePlugin
-from csi.settings import Settings, parse_settings
+from csi.settings import CONTROLLER, Settings, parse_settings
 from sidemount.host import logs, process_attributes
 from sidemount.model.errors import InvalidRequest, VolumeError
 
@@ -35,7 +36,7 @@ def run(argv: Sequence[str], environ: Mapping[str, str], observe: Observe = lamb
 
 
 async def _serve(settings: Settings, observe: Observe) -> None:
-    plugin = NodePlugin(settings, observe)
+    plugin = (ControllerPlugin if settings.role == CONTROLLER else NodePlugin)(settings, observe)
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, plugin.end)
     await plugin.run(_announce)

@@ -11,13 +11,18 @@ from typing import Any
 from csi.endpoint import parse_endpoint
 from sidemount.model.did_you_mean import suggestion
 from sidemount.model.errors import InvalidRequest, shown
+from sidemount.model.names import subdomain_fault
+from sidemount.model.source_uri import source_fault
 from sidemount.model.sub_path import unprintable_fault
 
 ENV_PREFIX = "SIDEMOUNT_CSI_"
 ENDPOINT_ENV = "CSI_ENDPOINT"  # the one variable that the specification itself names
-PROCESS = "process"
-_LAUNCHERS = (PROCESS,)
-_ROLES = ("node", "all")  # the same today: there is no controller service yet
+PROCESS, POD = "process", "pod"
+DIRECTORY, CLUSTER = "directory", "cluster"
+_LAUNCHERS = (PROCESS, POD)
+NODE, CONTROLLER, ALL = "node", "controller", "all"
+_ROLES = (NODE, CONTROLLER, ALL)
+_WITH_NODE = (NODE, ALL)
 _LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 _NODE_ID_MAX_BYTES = 256
 _LIST_SEPARATOR = ","
@@ -30,7 +35,10 @@ _SERVICE_LINK = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Everything the operator decides about this process. All paths are absolute; `endpoint` is the socket's."""
+    """Everything the operator decides about this process. All paths are absolute; `endpoint` is the socket's.
+
+    A controller alone has no node: what is a node's is empty then, and `pools` is empty for a node alone.
+    """
 
     role: str
     endpoint: str
@@ -38,7 +46,20 @@ class Settings:
     launcher: str
     state_dir: str
     target_roots: tuple[str, ...]
-    facts: Path
+    facts: Path | None  # None: the cluster's
+    registration_dir: str = ""
+    registration_endpoint: str = ""
+    pools: tuple[str, ...] = ()
+    operation_wait_s: float = 8.0
+    pool_timeout_s: float = 5.0
+    mount_namespace: str = "sidemount-mounts"
+    mount_namespace_baseline: str = "sidemount-mounts-baseline"
+    kubelet_dir: str = "/var/lib/kubelet"
+    kubeconfig: str = ""
+    image: str = ""
+    image_prefix: str = ""
+    mount_priority_class: str = ""
+    mount_grace_s: float = 600.0
     mount_timeout_s: float = 30.0
     stats_timeout_s: float = 8.0
     grace_s: float = 25.0
@@ -51,7 +72,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
-    """One setting: `--flag-name` and `SIDEMOUNT_CSI_FLAG_NAME`. A default of None means that it must be given."""
+    """One setting: `--flag-name` and `SIDEMOUNT_CSI_FLAG_NAME`. A default of None means that it must be given to `needed_by`."""
 
     flag: str
     metavar: str
@@ -60,6 +81,7 @@ class _Setting:
     text: str
     is_list: bool = False
     field: str = ""
+    needed_by: tuple[str, ...] = _ROLES
 
     @property
     def env(self) -> str:
@@ -79,13 +101,15 @@ def parse_settings(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
     given = vars(_parser().parse_args(argv))
     values: dict[str, Any] = {"role": given["role"]}
     for setting in _SETTINGS:
-        values[setting.field or setting.name] = _value(setting, given[setting.name], environ)
+        values[setting.field or setting.name] = _value(setting, given[setting.name], environ, given["role"])
+    values["facts"] = _facts_directory(values.pop("facts_from"), values["facts"])
     settings = Settings(**values)
     _check_places(settings)
+    _check_pods(settings)
     return settings
 
 
-def _value(setting: _Setting, flag: Any, environ: Mapping[str, str]) -> Any:
+def _value(setting: _Setting, flag: Any, environ: Mapping[str, str], role: str) -> Any:
     if setting.is_list:
         where = f"--{setting.flag}" if flag else setting.env
         texts = flag or [text for text in environ.get(setting.env, "").split(_LIST_SEPARATOR) if text]
@@ -94,6 +118,8 @@ def _value(setting: _Setting, flag: Any, environ: Mapping[str, str]) -> Any:
         where = f"--{setting.flag}" if flag is not None else setting.env
         texts = [] if text is None else [text]
     if not texts:
+        if role not in setting.needed_by:
+            return () if setting.is_list else ""
         raise InvalidRequest(f"--{setting.flag} is missing", hint=f"give it, or set {setting.env}")
     try:
         parsed = []
@@ -104,27 +130,59 @@ def _value(setting: _Setting, flag: Any, environ: Mapping[str, str]) -> Any:
     return tuple(dict.fromkeys(parsed)) if setting.is_list else parsed[0]
 
 
+def _facts_directory(source: str, directory: Path | None) -> Path | None:
+    """Return where manifests are, None for the cluster's own. Raises InvalidRequest."""
+    if source == CLUSTER and directory is not None:
+        raise InvalidRequest(
+            f"--facts {directory}: names a directory, but the facts are to come from the cluster",
+            hint=f"leave it out, or --facts-from {CLUSTER}",
+        )
+    if source == DIRECTORY and directory is None:
+        raise InvalidRequest(
+            "--facts is missing", hint=f"give it, or set {ENV_PREFIX}FACTS, or --facts-from {CLUSTER}"
+        )
+    return directory
+
+
 def _check_places(settings: Settings) -> None:
     """The socket's directory is the caller's as well: nothing else may lie there; nor may our state lie among the targets."""
-    if _holds(settings.state_dir, os.path.dirname(settings.endpoint)) or _holds(
-        os.path.dirname(settings.endpoint), settings.state_dir
-    ):
+    socket_dir = os.path.dirname(settings.endpoint)
+    places = [(f"the target root {root}", root) for root in settings.target_roots]
+    if settings.state_dir:
+        _check_apart("--state-dir", settings.state_dir, f"beside the socket {settings.endpoint}", socket_dir)
+        for what, root in places:
+            _check_apart("--state-dir", settings.state_dir, f"in {what}", root)
+        places.append((f"the state directory {settings.state_dir}", settings.state_dir))
+    for pool in settings.pools:
+        _check_apart("--pool", pool, f"beside the socket {settings.endpoint}", socket_dir)
+        for what, place in places:
+            _check_apart("--pool", pool, f"in {what}", place)
+        places.append((f"the pool {pool}", pool))
+
+
+def _check_apart(flag: str, path: str, where: str, other: str) -> None:
+    # A pool may be of a server that does not answer now, so nobody looks at it here.
+    holds = _holds if flag == "--state-dir" else _names
+    if holds(path, other) or holds(other, path):
+        raise InvalidRequest(f"{flag} {path}: lies {where}, or around it", hint="name a directory of its own")
+
+
+def _check_pods(settings: Settings) -> None:
+    if settings.launcher == POD and settings.role != CONTROLLER and not settings.image:
         raise InvalidRequest(
-            f"--state-dir {settings.state_dir}: lies beside the socket {settings.endpoint}, or around it",
-            hint="name a directory of its own",
+            "--image is missing, which runs the built-in filesystems in mount pods",
+            hint=f"give it, or set {ENV_PREFIX}IMAGE",
         )
-    for root in settings.target_roots:
-        if _holds(root, settings.state_dir) or _holds(settings.state_dir, root):
-            raise InvalidRequest(
-                f"--state-dir {settings.state_dir}: lies in the target root {root}, or around it",
-                hint="name a directory of its own",
-            )
 
 
 def _holds(directory: str, path: str) -> bool:
     return os.path.commonpath((os.path.realpath(directory), os.path.realpath(path))) == os.path.realpath(
         directory
     )
+
+
+def _names(directory: str, path: str) -> bool:
+    return path == directory or path.startswith(f"{directory}/")
 
 
 def _refuse_unknown(environ: Mapping[str, str]) -> None:
@@ -171,7 +229,17 @@ def _node_id(text: str) -> str:
     return text
 
 
-def _existing(text: str) -> Path:
+def _pool(text: str) -> str:
+    path = _directory(text)
+    fault = source_fault(f"dir://{path}")
+    if fault:
+        raise ValueError(f"can be no volume's source: it {fault}")
+    return path
+
+
+def _existing(text: str) -> Path | None:
+    if not text:
+        return None
     path = Path(text)
     if not path.is_dir():
         raise ValueError("is no directory")
@@ -182,6 +250,36 @@ def _seconds(text: str) -> float:
     if not re.fullmatch(r"\d{1,5}(\.\d{1,3})?", text) or float(text) <= 0:
         raise ValueError("is not a number of seconds above 0")
     return float(text)
+
+
+def _optional(parse: Callable[[str], str]) -> Callable[[str], str]:
+    def parse_given(text: str) -> str:
+        return parse(text) if text else ""
+
+    return parse_given
+
+
+def _named(text: str) -> str:
+    fault = subdomain_fault(text)
+    if fault:
+        raise ValueError(fault)
+    return text
+
+
+def _named_or_none(text: str) -> str:
+    return _named(text) if text else ""
+
+
+def _path(text: str) -> str:
+    if unprintable_fault(text):
+        raise ValueError("is no path")
+    return text
+
+
+def _image(text: str) -> str:
+    if unprintable_fault(text) or " " in text:
+        raise ValueError("is no image's name")
+    return text
 
 
 def _one_of(*choices: str) -> Callable[[str], str]:
@@ -195,9 +293,16 @@ def _one_of(*choices: str) -> Callable[[str], str]:
 
 _SETTINGS = (
     _Setting("endpoint", "URI", parse_endpoint, None, "where to listen: unix:///PATH.sock"),
-    _Setting("node-id", "NAME", _node_id, None, "this node's name in the cluster"),
+    _Setting("node-id", "NAME", _node_id, None, "this node's name in the cluster", needed_by=_WITH_NODE),
     _Setting("launcher", "KIND", _one_of(*_LAUNCHERS), PROCESS, "where daemons run"),
-    _Setting("state-dir", "DIR", _directory, None, "what has to survive a restart; not beside the socket"),
+    _Setting(
+        "state-dir",
+        "DIR",
+        _directory,
+        None,
+        "what has to survive a restart; not beside the socket",
+        needed_by=_WITH_NODE,
+    ),
     _Setting(
         "target-root",
         "DIR",
@@ -206,8 +311,83 @@ _SETTINGS = (
         "where targets may lie; may be given more than once (in the variable: with commas)",
         is_list=True,
         field="target_roots",
+        needed_by=_WITH_NODE,
     ),
-    _Setting("facts", "DIR", _existing, None, "directory of manifests: classes, namespaces"),
+    _Setting(
+        "pool",
+        "DIR",
+        _pool,
+        None,
+        "where volumes are made, at the same path as on every node; may be given more than once",
+        is_list=True,
+        field="pools",
+        needed_by=(CONTROLLER,),
+    ),
+    _Setting(
+        "operation-wait-seconds",
+        "SECONDS",
+        _seconds,
+        "8",
+        "how long a call waits for what takes long, such as a copy, which goes on then",
+        field="operation_wait_s",
+    ),
+    _Setting(
+        "pool-timeout-seconds",
+        "SECONDS",
+        _seconds,
+        "5",
+        "how long a pool may take to answer",
+        field="pool_timeout_s",
+    ),
+    _Setting(
+        "facts-from",
+        "KIND",
+        _one_of(DIRECTORY, CLUSTER),
+        DIRECTORY,
+        "where classes and namespaces come from: a directory of manifests, or the cluster that the pod runs in",
+    ),
+    _Setting("facts", "DIR", _existing, "", "directory of manifests: classes, namespaces"),
+    _Setting(
+        "registration-dir",
+        "DIR",
+        _optional(_directory),
+        "",
+        "where kubelet looks for sockets of plugins; without it nothing is registered",
+    ),
+    _Setting(
+        "registration-endpoint",
+        "PATH",
+        _optional(_directory),
+        "",
+        "the path of the endpoint's socket as kubelet sees it, if it is another one",
+    ),
+    _Setting(
+        "mount-namespace",
+        "NAME",
+        _named,
+        "sidemount-mounts",
+        "where mount pods are that Pod Security's level restricted allows",
+    ),
+    _Setting(
+        "mount-namespace-baseline",
+        "NAME",
+        _named,
+        "sidemount-mounts-baseline",
+        "where mount pods are that need what only the level baseline allows",
+    ),
+    _Setting("kubelet-dir", "DIR", _directory, "/var/lib/kubelet", "kubelet's own, with the pods' volumes"),
+    _Setting("kubeconfig", "FILE", _path, "", "how to reach the API server; without it as a pod does"),
+    _Setting("image", "IMAGE", _image, "", "what runs the built-in filesystems in mount pods"),
+    _Setting("image-prefix", "PREFIX", _image, "", "what goes before every image of mount pods"),
+    _Setting("mount-priority-class", "NAME", _named_or_none, "", "the PriorityClass of mount pods"),
+    _Setting(
+        "mount-grace-seconds",
+        "SECONDS",
+        _seconds,
+        "600",
+        "how long a mount pod that is told to end serves what is still published",
+        field="mount_grace_s",
+    ),
     _Setting(
         "mount-timeout-seconds",
         "SECONDS",

@@ -1,1 +1,1 @@
-"""The CSI messages: csi.proto, and what protoc makes of it. Nothing written by hand but csi.proto."""
+"""The messages of CSI and of registration with kubelet: the .proto files, which are ours, and what protoc makes of them."""

@@ -3,11 +3,13 @@
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
+import pytest
 from google.protobuf import descriptor_pb2
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-from csi.proto import csi_pb2
+from csi.proto import csi_pb2, registration_pb2
 from tests.csi.wire import Raw, read_fields, written
 
 ROOT = Path(__file__).parents[2]
@@ -22,12 +24,13 @@ def test_every_name_type_and_number_is_the_specification_s() -> None:
     assert sorted(_said()) == expected
 
 
-def test_the_generated_module_is_that_of_the_proto_file(tmp_path: Path) -> None:
-    made = tmp_path / "csi.pb"
+@pytest.mark.parametrize("module", [csi_pb2, registration_pb2], ids=["csi", "registration"])
+def test_the_generated_module_is_that_of_the_proto_file(tmp_path: Path, module: ModuleType) -> None:
+    made = tmp_path / "made.pb"
     argv = [sys.executable, "-m", "grpc_tools.protoc", "-I.", f"--descriptor_set_out={made}"]
-    subprocess.run([*argv, "csi/proto/csi.proto"], cwd=ROOT, check=True, capture_output=True, timeout=60)
+    subprocess.run([*argv, module.DESCRIPTOR.name], cwd=ROOT, check=True, capture_output=True, timeout=60)
     (file,) = descriptor_pb2.FileDescriptorSet.FromString(made.read_bytes()).file
-    generated = descriptor_pb2.FileDescriptorProto.FromString(csi_pb2.DESCRIPTOR.serialized_pb)
+    generated = descriptor_pb2.FileDescriptorProto.FromString(module.DESCRIPTOR.serialized_pb)
     for message in file.message_type:
         _forget_json_names(message)
     assert file == generated, "run `make proto`"

@@ -57,12 +57,24 @@ def test_flags_and_variables_say_the_same(tmp_path: Path) -> None:
         ({"target-root": "/"}, "root directory"),
         ({"launcher": "pod2"}, "is none of"),
         ({"facts": "/nowhere/at/all"}, "is no directory"),
+        ({"facts": ""}, "--facts is missing"),
+        ({"facts-from": "cluster"}, "come from the cluster"),
+        ({"facts-from": "etcd"}, "is none of"),
+        ({"registration-dir": "registry"}, "absolute"),
         ({"mount-timeout-seconds": "0"}, "above 0"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, changes: dict[str, str], told: str) -> None:
     with pytest.raises(InvalidRequest, match=told):
         parse_settings(_flags(tmp_path, **changes), {})
+
+
+def test_the_facts_of_the_cluster_and_registration_are_asked_for(tmp_path: Path) -> None:
+    asked = {"facts": "", "facts-from": "cluster", "registration-dir": "/var/lib/kubelet/plugins_registry"}
+    settings = parse_settings(_flags(tmp_path, **asked), {})
+    assert settings.facts is None
+    assert settings.registration_dir == "/var/lib/kubelet/plugins_registry"
+    assert parse_settings(_flags(tmp_path), {}).registration_dir == ""
 
 
 def test_an_unknown_variable_of_ours_is_refused(tmp_path: Path) -> None:
