@@ -166,7 +166,9 @@ MOUNTS = st.fixed_dictionaries(
 @given(st.tuples(SOURCES, SOURCES), st.lists(MOUNTS, max_size=5))
 def test_both_deliveries_show_the_same_at_every_path(sources: tuple[Json, Json], mounts: list[Json]) -> None:
     """Design §3: the same request gives the same MountSpec, whichever way it goes; and neither is patched twice."""
-    entries = [{"name": n, **s} for n, s in zip(("train", "out"), copy.deepcopy(sources), strict=True)]
+    entries: list[Json] = [
+        {"name": n, **s} for n, s in zip(("train", "out"), copy.deepcopy(sources), strict=True)
+    ]
     pod = pod_of(entries, [{**mount, "mountPath": f"/m{i}"} for i, mount in enumerate(mounts)])
     by_sidecar, by_csi = mutated(pod, facts=SIDECAR), mutated(pod, facts=CSI)
     for reviewed, facts in ((by_sidecar, SIDECAR), (by_csi, CSI)):
@@ -182,7 +184,7 @@ def test_both_deliveries_show_the_same_at_every_path(sources: tuple[Json, Json],
 
 
 def test_every_part_that_is_shown_has_a_volume_and_the_same_part_one() -> None:
-    mounts = [
+    mounts: list[Json] = [
         {"name": "train", "mountPath": "/all"},
         {"name": "train", "mountPath": "/a", "subPath": "a"},
         {"name": "train", "mountPath": "/a2", "subPath": "a"},
@@ -211,7 +213,7 @@ def test_sub_paths_that_only_the_kubelet_can_find_stay_its_own() -> None:
     assert [m["subPathExpr"] for m in found] == ["$(POD)"] * 2
     assert inline_volumes(reviewed.after)[found[1]["name"]]["readOnly"] is True
     assert mutated(reviewed.after, facts=CSI).patch == []
-    client = [{"name": "train", "source": "rclone://r/d", "secret": "s"}]
+    client: list[Json] = [{"name": "train", "source": "rclone://r/d", "secret": "s"}]
     by_kubelet = mutated(
         pod_of(client, [{"name": "train", "mountPath": "/x", "subPath": "a", "readOnly": True}]), facts=CSI
     )
@@ -363,7 +365,7 @@ STATES = {
 @pytest.mark.parametrize(("before", "after"), list(itertools.permutations(STATES, 2)))
 def test_what_changes_between_two_rounds_moves_no_pod_to_another_delivery(before: str, after: str) -> None:
     """A class is changed, a CSIDriver comes or goes: the pod keeps what it carries, or is refused."""
-    mounts = [
+    mounts: list[Json] = [
         {"name": "train", "mountPath": "/a", "subPath": "a", "readOnly": True},
         {"name": "train", "mountPath": "/b"},
     ]
@@ -391,7 +393,7 @@ def test_what_changes_between_two_rounds_moves_no_pod_to_another_delivery(before
 
 
 def test_other_webhooks_may_undo_parts_and_add_containers() -> None:
-    mounts = [{"name": "train", "mountPath": "/a", "subPath": "a"}]
+    mounts: list[Json] = [{"name": "train", "mountPath": "/a", "subPath": "a"}]
     pod = pod_of([{"name": "train", "source": "s3://b/k"}], mounts)
     first = mutated(pod, facts=CSI)
     undone = between_rounds(first.after)
@@ -420,7 +422,7 @@ def _tampered(change: str) -> Json:
     pod = pod_of(
         [{"name": "train", "source": "s3://b/k"}], [{"name": "train", "mountPath": "/a", "subPath": "a"}]
     )
-    after = mutated(pod, facts=CSI).after
+    after: Json = mutated(pod, facts=CSI).after
     view = next(v for v in after["spec"]["volumes"] if v["name"].startswith("sidemount-view-"))
     mount = after["spec"]["containers"][0]["volumeMounts"][0]
     match change:
@@ -472,8 +474,8 @@ def test_a_users_volume_never_takes_the_place_of_a_view(name: str) -> None:
 
 
 def test_as_many_inline_volumes_as_a_pod_may_have() -> None:
-    entries = [{"name": f"v{i}", "source": f"s3://b/{i}"} for i in range(64)]
-    mounts = [{"name": f"v{i}", "mountPath": f"/v{i}"} for i in range(64)]
+    entries: list[Json] = [{"name": f"v{i}", "source": f"s3://b/{i}"} for i in range(64)]
+    mounts: list[Json] = [{"name": f"v{i}", "mountPath": f"/v{i}"} for i in range(64)]
     reviewed = mutated(pod_of(entries, mounts), facts=CSI)
     assert len(inline_volumes(reviewed.after)) == 64
     assert mutated(reviewed.after, facts=CSI).patch == []
@@ -486,7 +488,7 @@ def test_as_many_inline_volumes_as_a_pod_may_have() -> None:
 
 def test_names_at_their_longest_stay_names() -> None:
     name = "n" * 63
-    mounts = [
+    mounts: list[Json] = [
         {"name": name, "mountPath": "/a", "subPath": "a"},
         {"name": name, "mountPath": "/b", "readOnly": True},
     ]
@@ -498,11 +500,11 @@ def test_names_at_their_longest_stay_names() -> None:
 
 
 def test_init_containers_and_added_mounts_have_theirs() -> None:
-    entries = [
+    entries: list[Json] = [
         {"name": "train", "source": "s3://b/k"},
         {"name": "extra", "source": "s3://b/x", "readOnly": True, "mountPath": "/extra"},
     ]
-    init = [
+    init: list[Json] = [
         {
             "name": "first",
             "image": "i",

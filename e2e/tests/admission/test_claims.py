@@ -28,7 +28,8 @@ def test_S3_12_a_claim_of_ours_is_delivered_without_an_annotation(admitting: Adm
     """S2-15: the volume's attributes are in what the daemon is told."""
     found, warnings = admitting.create(claiming("reader", bound))
     assert ours(found) == ["sidemount-keeper", "sidemount-train"]
-    assert {"name": "train", "emptyDir": {}} in found["spec"]["volumes"]
+    # The claim stays where scheduler and deletion protection see it.
+    assert {"name": "train", "persistentVolumeClaim": {"claimName": "data"}} in found["spec"]["volumes"]
     assert "sidemount: volume train: sidecar, class directory" in warnings
     (keeper, _) = found["spec"]["initContainers"]
     config = json.loads(keeper["env"][0]["value"])
@@ -48,7 +49,48 @@ def _left(admitting: Admitting, asked: Json) -> None:
 
 
 def test_a_pod_that_cannot_take_a_sidecar_keeps_its_claim(admitting: Admitting, bound: str) -> None:
-    _left(admitting, claiming("reader", bound, hostUsers=False))
+    """All that changes is that its mount sees what is mounted later."""
+    asked = claiming("reader", bound, hostUsers=False)
+    found, _ = admitting.create(asked)
+    assert ours(found) == []
+    assert found["spec"]["volumes"][0] == asked["spec"]["volumes"][0]
+    assert found["spec"]["containers"][0]["volumeMounts"][0] == {
+        "name": "train",
+        "mountPath": "/data",
+        "mountPropagation": "HostToContainer",
+    }
+    assert '"reason":"LeftToCsi"' in found["metadata"]["annotations"]["sidemount.io/status"]
+
+
+def test_S4_an_exclusive_claim_is_left_to_csi(admitting: Admitting, ml: str) -> None:
+    """ReadWriteOncePod: only the kubelet, of volumes that it mounts, sees that no second pod has it."""
+    exclusive = volume(ml, (ml, "data"), modes=["ReadWriteOncePod"])
+    admitting.api.create(exclusive)
+    asked = claim(ml, volume_name=ml)
+    asked["spec"]["accessModes"] = ["ReadWriteOncePod"]
+    admitting.api.create(asked)
+    found, _ = admitting.create(claiming("reader", ml))
+    assert ours(found) == []
+    assert found["spec"]["volumes"][0]["persistentVolumeClaim"] == {"claimName": "data"}
+
+
+def test_a_provisioned_volume_is_served_from_its_own_directory(admitting: Admitting, ml: str) -> None:
+    """Its pool is named by nobody, whichever class allows the path."""
+    pool = f"dir:///srv/{ml}"
+    admitting.api.create(manifest({**_CLASS, "sources": [pool], "provisions": True}, ml))
+    attributes = {"class": ml, "source": pool, "volume": "pvc-1"}
+    admitting.api.create(volume(ml, (ml, "data"), attributes=attributes, handle="pvc-1"))
+    admitting.api.create(claim(ml, volume_name=ml))
+    found, _ = admitting.create(claiming("reader", ml))
+    assert ours(found) == ["sidemount-keeper", "sidemount-train"]
+    paths = [each["hostPath"]["path"] for each in found["spec"]["volumes"] if "hostPath" in each]
+    assert paths == [f"/srv/{ml}/volumes/pvc-1"]
+    for source in (pool, f"{pool}/volumes/pvc-1/data", f"{pool}?volume=pvc-1"):
+        for name in ("", ml, "directory"):
+            query = f"{'&' if '?' in source else '?'}class={name}" if name else ""
+            told = admitting.refused(pod("thief", {"volume.sidemount.io/train": source + query}, ml))
+            assert "PersistentVolumeClaim" in told, told
+    admitting.api.delete("fdc", ml)
 
 
 def test_where_injection_is_not_open_a_claim_is_as_it_was(admitting: Admitting, unique: str) -> None:
