@@ -1,11 +1,12 @@
 """The public suite csi-sanity, a Go program with a client of its own, against a plugin that runs: no cluster.
 
-There is no controller service yet, so only the specs of the services that there are can run; of these every one does.
+Every spec of what is advertised runs. What the suite passes over by itself are services and capabilities that nobody advertises.
 """
 
+import json
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -13,13 +14,19 @@ import pytest
 from e2e.cluster.go_tools import SANITY, go_programs
 from e2e.cluster.places import BUILD
 from e2e.cluster.progress import Progress
-from tests.csi.plugin import Plugin
+from tests.csi.controlled import Controlled
 from tests.host.mount_node import MountNode, scratch_directory
 
-# What the node service's own specs of these names need first is CreateVolume.
-_NEED_A_CONTROLLER = "already mounted at a different target path|should remove target path|does not exist on the specified path"
-_NOT_ADVERTISED = "NodeStageVolume|NodeUnstageVolume|NodeExpandVolume|Health"
+pytestmark = [pytest.mark.fuse, pytest.mark.root]
+
 _ENDED = re.compile(r"(\d+) Passed .* (\d+) Failed")
+_SPECS = 62  # of identity, node and controller service and the capabilities of ours
+_CANARY = "c4nary-of-the-suite"
+_SECRETS = (
+    *("CreateVolumeSecret", "DeleteVolumeSecret", "ControllerValidateVolumeCapabilitiesSecret"),
+    *("NodePublishVolumeSecret", "CreateSnapshotSecret", "DeleteSnapshotSecret"),
+    *("ControllerExpandVolumeSecret", "ListSnapshotsSecret", "GetSnapshotSecret"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -29,11 +36,11 @@ def csi_sanity() -> Path:
 
 
 @pytest.fixture
-def plugin() -> Iterator[Plugin]:
-    """Return a plugin that runs in a mount namespace of its own."""
+def plugin() -> Iterator[Controlled]:
+    """Return a node and controller service that runs in a mount namespace of its own."""
     with scratch_directory() as work:
         node = MountNode(work)
-        plugin = Plugin(node)
+        plugin = Controlled(node, role="all")
         try:
             yield plugin.start()
         finally:
@@ -41,26 +48,70 @@ def plugin() -> Iterator[Plugin]:
             node.close()
 
 
-@pytest.mark.fuse
-@pytest.mark.root
 def test_the_public_suite_finds_nothing_in_any_order_and_twice_on_one_process(
-    plugin: Plugin, csi_sanity: Path
+    plugin: Controlled, csi_sanity: Path
 ) -> None:
+    """Also S4-10…24, S4-35: as the suite has them."""
     for seed in (1, 2):
-        done = plugin.node.run(
-            csi_sanity,
-            *("--csi.endpoint", f"unix://{plugin.socket}"),
-            *("--csi.mountdir", plugin.target("mount"), "--csi.stagingdir", plugin.target("staging")),
-            *("--ginkgo.focus", "Identity Service|Node Service", "--ginkgo.no-color"),
-            *("--ginkgo.skip", f"{_NEED_A_CONTROLLER}|{_NOT_ADVERTISED}"),
-            *("--ginkgo.randomize-all", f"--ginkgo.seed={seed}"),
-            timeout_s=100,
-            check=False,
-        )
-        ended = _ended(done)
-        assert ended is not None, done
-        assert (int(ended[1]), int(ended[2])) == (13, 0), done.stdout
+        _check(plugin, csi_sanity, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        pytest.param({"subPath": "team/a"}, id="sub-path"),
+        pytest.param({"enforceCapacity": "true", "attributeTimeout": "5s"}, id="quota"),
+        pytest.param({"enforceCapacity": "false", "directoryMode": "0770"}, id="thin"),
+    ],
+)
+def test_the_public_suite_with_parameters(
+    plugin: Controlled, csi_sanity: Path, parameters: Mapping[str, str]
+) -> None:
+    file = plugin.node.work / "parameters.yaml"
+    file.write_text(json.dumps(parameters))
+    for seed in range(3, 6):
+        _check(plugin, csi_sanity, seed, "--csi.testvolumeparameters", str(file))
+
+
+@pytest.mark.slow
+def test_the_public_suite_with_secrets_which_are_nowhere_afterwards(
+    plugin: Controlled, csi_sanity: Path
+) -> None:
+    """S4-26."""
+    file = plugin.node.work / "secrets.yaml"
+    file.write_text(json.dumps({name: {"access-key": _CANARY} for name in _SECRETS}))
+    for seed in range(6, 8):
+        _check(plugin, csi_sanity, seed, "--csi.secrets", str(file))
+    assert _CANARY not in plugin.log.read_text()
+    holding = plugin.node.run("grep", "-rl", _CANARY, plugin.pool, plugin.state, check=False)
+    assert holding.stdout == ""
+
+
+@pytest.mark.slow
+def test_the_public_suite_in_many_orders_with_restarts_between(plugin: Controlled, csi_sanity: Path) -> None:
+    for seed in range(10, 18):
+        _check(plugin, csi_sanity, seed)
+        if seed % 2:
+            plugin.kill()
+            plugin.start()
+
+
+def _check(plugin: Controlled, csi_sanity: Path, seed: int, *flags: str) -> None:
+    """Run every spec, and see that nothing is left of them."""
+    done = plugin.node.run(
+        csi_sanity,
+        *("--csi.endpoint", f"unix://{plugin.socket}", "--ginkgo.no-color"),
+        *("--csi.mountdir", plugin.target("mount"), "--csi.stagingdir", plugin.target("staging")),
+        *("--ginkgo.randomize-all", f"--ginkgo.seed={seed}", *flags),
+        timeout_s=110,
+        check=False,
+    )
+    ended = _ended(done)
+    assert ended is not None, done
+    assert (int(ended[1]), int(ended[2])) == (_SPECS, 0), done.stdout
     assert plugin.leftovers() == []
+    assert plugin.in_pool() == []
 
 
 def _ended(done: "subprocess.CompletedProcess[str]") -> "re.Match[str] | None":

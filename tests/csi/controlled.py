@@ -72,7 +72,7 @@ class Controlled(Plugin):
     # Requests ----------------------------------------------------------------------------------------
 
     def create_request(
-        self, name: str, size: int = MIB, *, limit: int = 0, mode: Any = MULTI_WRITER, **parameters: str
+        self, name: str, size: int = MIB, *, limit: int = 0, mode: Any = MULTI_WRITER, **parameters: Any
     ) -> csi_pb2.CreateVolumeRequest:
         """Return a request for a volume."""
         return csi_pb2.CreateVolumeRequest(
@@ -84,19 +84,23 @@ class Controlled(Plugin):
 
     def create(self, name: str, size: int = MIB, **given: Any) -> csi_pb2.Volume:
         """Create a volume."""
-        return self.ask("CreateVolume", self.create_request(name, size, **given)).volume
+        return self._volume(self.create_request(name, size, **given))
 
     def restore(self, name: str, snapshot: str, size: int = MIB, **given: Any) -> csi_pb2.Volume:
         """Create a volume from a snapshot."""
         request = self.create_request(name, size, **given)
         request.volume_content_source.snapshot.snapshot_id = snapshot
-        return self.ask("CreateVolume", request).volume
+        return self._volume(request)
 
     def clone(self, name: str, volume: str, size: int = MIB, **given: Any) -> csi_pb2.Volume:
         """Create a volume from a volume."""
         request = self.create_request(name, size, **given)
         request.volume_content_source.volume.volume_id = volume
-        return self.ask("CreateVolume", request).volume
+        return self._volume(request)
+
+    def _volume(self, request: csi_pb2.CreateVolumeRequest) -> csi_pb2.Volume:
+        answer: csi_pb2.CreateVolumeResponse = self.ask("CreateVolume", request)
+        return answer.volume
 
     def delete(self, volume: str) -> None:
         """Delete a volume."""
@@ -112,7 +116,8 @@ class Controlled(Plugin):
     def cut(self, name: str, volume: str) -> csi_pb2.Snapshot:
         """Create a snapshot."""
         request = csi_pb2.CreateSnapshotRequest(name=name, source_volume_id=volume)
-        return self.ask("CreateSnapshot", request).snapshot
+        answer: csi_pb2.CreateSnapshotResponse = self.ask("CreateSnapshot", request)
+        return answer.snapshot
 
     def delete_snapshot(self, snapshot: str) -> None:
         """Delete a snapshot."""

@@ -41,6 +41,7 @@ from tests.csi.controlled import POOL_CLASS, capability
 from tests.csi.plugin import CLASSES
 
 MIB = 1 << 20
+FAST: dict[str, Any] = {"class": "fast"}
 POOL, OTHER = "/srv/pool", "/srv/other"
 
 
@@ -181,7 +182,7 @@ def test_a_snapshot_has_no_parameters_but_the_co_s() -> None:
 # Plans -----------------------------------------------------------------------------------------------
 
 
-def _plan(facts: Any = FACTS, pools: tuple[str, ...] = (POOL,), **parameters: str) -> Any:
+def _plan(facts: Any = FACTS, pools: tuple[str, ...] = (POOL,), **parameters: Any) -> Any:
     return plan_volume(parse_create(_create(parameters=parameters)), facts, pools)
 
 
@@ -200,7 +201,7 @@ def test_with_several_the_error_names_the_choices() -> None:
         _plan(facts, (POOL, OTHER))
     for told in ("pooled", "fast", POOL, OTHER):
         assert told in str(refused.value)
-    assert _plan(facts, (POOL, OTHER), **{"class": "fast"}).pool == OTHER
+    assert _plan(facts, (POOL, OTHER), **FAST).pool == OTHER
     assert _plan(facts, (POOL, OTHER), source=f"dir://{POOL}").context["class"] == "pooled"
 
 
@@ -226,7 +227,7 @@ def test_with_several_the_error_names_the_choices() -> None:
         pytest.param({"attributeTimeout": "2h"}, InvalidRequest, "attributeTimeout", id="beyond the class"),
     ],
 )
-def test_parameters_that_are_refused(parameters: dict[str, str], kind: type[VolumeError], told: str) -> None:
+def test_parameters_that_are_refused(parameters: dict[str, Any], kind: type[VolumeError], told: str) -> None:
     """S4-10."""
     with pytest.raises(kind) as refused:
         _plan(**parameters)
@@ -235,7 +236,8 @@ def test_parameters_that_are_refused(parameters: dict[str, str], kind: type[Volu
 
 def test_the_co_s_own_parameters_are_tolerated_and_kept_out() -> None:
     """S4-10."""
-    plan = _plan(**{"csi.storage.k8s.io/pvc/name": "mine", "storage.kubernetes.io/x": "y"})
+    keys: dict[str, Any] = {"csi.storage.k8s.io/pvc/name": "mine", "storage.kubernetes.io/x": "y"}
+    plan = _plan(**keys)
     assert plan.parameters == {}
     assert set(plan.context) == {"class", "source", "volume"}
 
