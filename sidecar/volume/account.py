@@ -14,8 +14,8 @@ from sidecar.volume.measure import Measured
 from sidecar.volume.opening import OpenVolume
 from sidecar.volume.places import Place, Places
 from sidemount.host import budget_locks as locks
-from sidemount.host.budget_file import NO_SHARE, NOTHING_PENDING, Head, Kind, Pending
-from sidemount.host.budget_settlement import drop_link, settle
+from sidemount.host.budget_file import NO_SHARE, Head, Kind, Pending
+from sidemount.host.budget_settlement import settle, settled
 from sidemount.host.budget_shares import reclaim, write_share
 
 
@@ -75,9 +75,7 @@ class Account:
                 yield
             return
         place = self._places.of_file(fd, before.inode)
-        self._note(
-            Pending(Kind.RESIZE, before.inode, before.size, path=place.path, is_linked=place.is_linked)
-        )
+        self._note(Pending(Kind.RESIZE, before.inode, before.size), place, fd)
         try:
             yield
         finally:
@@ -118,8 +116,8 @@ class Account:
         found = self.measure(fd)
         is_counted = found.size > 0
         if is_counted:
-            place = self._places.of_name(directory, name, fd, found.inode)
-            self._note(self._removal(found, place, is_kept=node is not None))
+            place = self._places.of_name(directory, name, found.inode)
+            self._note(self._removal(found, is_kept=node is not None), place, fd)
         try:
             yield
         finally:
@@ -154,29 +152,34 @@ class Account:
         if total != before:
             self._head = write_share(self._budget, self._head, self._share, total, total - before)
 
-    def _removal(self, found: Measured, place: Place, *, is_kept: bool) -> Pending:
+    def _removal(self, found: Measured, *, is_kept: bool) -> Pending:
         return Pending(
             Kind.REMOVE,
             found.inode,
             found.size,
             share=self._share if is_kept else NO_SHARE,
             share_before=self._share_size() if is_kept else 0,
-            is_linked=place.is_linked,
-            path=place.path,
         )
 
     def _share_size(self) -> int:
         return self._budget.share(self._share)
 
-    def _note(self, pending: Pending) -> None:
+    def _note(self, pending: Pending, place: Place, fd: int) -> None:
+        """Note what is going to be done. A further name is noted before it is made: nobody else would remove it.
+
+        Without a place the death of this process is not settled, and the volume has to be counted again then.
+        """
+        if place.is_linked:
+            about_to = Pending(path=place.path, is_linked=True)
+            self._head = self._budget.write(self._head._replace(pending=about_to))
+            if not self._places.link(fd):
+                place = Place(b"")
+        pending = pending._replace(path=place.path, is_linked=place.is_linked)
         self._head = self._budget.write(self._head._replace(pending=pending))
 
     def _count(self, change: int) -> None:
-        head = self._head
-        self._head = self._budget.write(
-            head._replace(used=max(0, head.used + change), pending=NOTHING_PENDING)
-        )
-        drop_link(head.pending, self._volume.directory)
+        used = max(0, self._head.used + change)
+        self._head = settled(self._budget, self._head._replace(used=used), self._volume.directory)
 
     def _pin(self, directory: int, name: bytes) -> int | None:
         try:

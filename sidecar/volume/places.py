@@ -12,7 +12,7 @@ from sidemount.host.budget_file import LONGEST_PATH
 
 
 class Place(NamedTuple):
-    """A path beneath the data, or a name in the volume's directory. Empty: there is none, and a death is not settled."""
+    """A path beneath the data, or a name in the volume's directory, which is to be made first."""
 
     path: bytes
     is_linked: bool = False
@@ -30,29 +30,31 @@ class Places:
 
     def of_file(self, fd: int, inode: int) -> Place:
         """Return the place of an open file."""
-        return self._checked(self._beneath(fd), fd, inode)
+        return self._checked(self._beneath(fd), inode)
 
-    def of_name(self, directory: int, name: bytes, fd: int, inode: int) -> Place:
-        """Return the place of a file, which `fd` holds, by one of its names."""
+    def of_name(self, directory: int, name: bytes, inode: int) -> Place:
+        """Return the place of a file by one of its names."""
         above = self._beneath(directory)
         path = None if above is None else above + b"/" + name if above else name
-        return self._checked(path, fd, inode)
+        return self._checked(path, inode)
 
-    def _checked(self, path: bytes | None, fd: int, inode: int) -> Place:
+    def _checked(self, path: bytes | None, inode: int) -> Place:
         if path is not None and len(path) <= LONGEST_PATH:
             with contextlib.suppress(OSError):
                 if os.stat(path, dir_fd=self._data, follow_symlinks=False).st_ino == inode:
                     return Place(path)
-        return self._linked(fd)
+        return Place(self._link_name, is_linked=True)
 
-    def _linked(self, fd: int) -> Place:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._link_name, dir_fd=self._volume)
+    def link(self, fd: int) -> bool:
+        """Give a file its further name. Return whether that works: not every store can, for every file."""
         try:
             os.link(f"/proc/self/fd/{fd}", self._link_name, dst_dir_fd=self._volume, follow_symlinks=True)
+        except FileExistsError:
+            os.unlink(self._link_name, dir_fd=self._volume)
+            return self.link(fd)
         except OSError:
-            return Place(b"")
-        return Place(self._link_name, is_linked=True)
+            return False
+        return True
 
     def _beneath(self, fd: int) -> bytes | None:
         """Return the path of a descriptor beneath the data, as the kernel knows it."""

@@ -28,16 +28,16 @@ _BODY = struct.Struct("<IHHQQQIIQQQ")  # version, kind, length of the path, numb
 _NUMBER_AT = _FRAME.size + 8
 _NUMBER = struct.Struct("<Q")
 _SHARE = struct.Struct("<QQ")  # the bytes, and their complement
+_SHARES = struct.Struct(f"<{2 * SHARES}Q")
 _SHARES_AT = 2 * _COPY_BYTES
 _MASK_64 = (1 << 64) - 1
 _TRIES = 50
-FILE_BYTES = _SHARES_AT + SHARES * _SHARE.size
 
 
 class Kind(IntEnum):
     """What was about to be done when the head was written. Whoever locks next settles it if its author died."""
 
-    NOTHING = 0
+    NOTHING = 0  # or, with a path, the file was about to get that further name
     RESIZE = 1  # of the file `inode` at `path`, whose size was `size`
     REMOVE = 2  # of the last name of that file; then its size is `share`'s, or nobody's
     SET_SHARE = 3  # of `share` to `size`; `used` says so already
@@ -112,9 +112,18 @@ class BudgetFile:
 
     def shares(self) -> dict[int, int]:
         """Return all shares but those of nothing."""
-        content = os.pread(self.fd, SHARES * _SHARE.size, _SHARES_AT)
-        sizes = (_parse_share(content[at : at + _SHARE.size]) for at in range(0, len(content), _SHARE.size))
-        return {number: size for number, size in enumerate(sizes) if size}
+        content = os.pread(self.fd, _SHARES.size, _SHARES_AT)
+        if len(content) < _SHARES.size:
+            return {}
+        sizes = _SHARES.unpack(content)[::2]
+        if not any(sizes):
+            return {}
+        at = {number: number * _SHARE.size for number, size in enumerate(sizes) if size}
+        return {
+            number: size
+            for number, begin in at.items()
+            if (size := _parse_share(content[begin : begin + _SHARE.size]))
+        }
 
 
 def render_new(limit: int, used: int) -> bytes:

@@ -21,8 +21,10 @@ def settle(budget: BudgetFile, volume: int, data: int) -> Head:
     head = budget.read()
     pending = head.pending
     match pending.kind:
-        case Kind.NOTHING:
+        case Kind.NOTHING if not pending.is_linked:
             return head
+        case Kind.NOTHING:
+            used = head.used
         case Kind.RESIZE:
             used = _resized(head, volume, data)
         case Kind.REMOVE:
@@ -30,16 +32,17 @@ def settle(budget: BudgetFile, volume: int, data: int) -> Head:
         case Kind.SET_SHARE:
             budget.set_share(pending.share, pending.size)
             used = head.used
-    settled = budget.write(head._replace(used=max(0, used), pending=NOTHING_PENDING))
-    drop_link(pending, volume)
-    return settled
+    return settled(budget, head._replace(used=max(0, used)), volume)
 
 
-def drop_link(pending: Pending, volume: int) -> None:
-    """Remove the further name that a file has been given so that it can be found."""
-    if pending.is_linked:
+def settled(budget: BudgetFile, head: Head, volume: int) -> Head:
+    """Write a head with nothing pending. A further name goes in between: never is there one of which nothing is noted."""
+    path = head.pending.path
+    if head.pending.is_linked:
+        head = budget.write(head._replace(pending=Pending(path=path, is_linked=True)))
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(pending.path, dir_fd=volume)
+            os.unlink(path, dir_fd=volume)
+    return budget.write(head._replace(pending=NOTHING_PENDING))
 
 
 def _resized(head: Head, volume: int, data: int) -> int:
