@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from csi.faults import BeyondRange
 from csi.provision_request import CreateRequest
-from csi.publish_request import MAP_MAX_BYTES
+from csi.publish_request import COMPONENT_MAX_BYTES, MAP_MAX_BYTES
 from csi.volume_state import Content, VolumeState
 from sidemount.model.class_choice import serves
 from sidemount.model.did_you_mean import suggestion
@@ -86,6 +86,8 @@ def plan_volume(request: CreateRequest, facts: Facts, pools: Sequence[str]) -> V
     check_flags(request.flags, place.driver_class, f"mount_flags of volume {shown(request.name)}")
     sub_path = request.parameters.get(SUB_PATH, "")
     fault = sub_path_fault(sub_path)
+    if not fault and any(len(part.encode()) > COMPONENT_MAX_BYTES for part in sub_path.split("/")):
+        fault = f"has a component of more than {COMPONENT_MAX_BYTES} bytes"
     if fault:
         raise InvalidRequest(f"{where}: {SUB_PATH} {shown(sub_path)} {fault}")
     capacity = request.capacity.wanted_bytes
@@ -212,6 +214,12 @@ def _named(name: str, facts: Facts, where: str) -> DriverClass:
 
 def _no_place(classes: Mapping[str, DriverClass], pools: Sequence[str], where: str) -> PolicyDenied:
     told = ", ".join(f"{_SCHEME}{pool}" for pool in pools)
+    if not pools:
+        return PolicyDenied(
+            f"{where}: this controller has no pool to make volumes in",
+            reason=Reason.SOURCE_NOT_PERMITTED,
+            hint="start it with --pool DIR",
+        )
     if not classes:
         return PolicyDenied(
             f"{where}: no driver class provisions volumes",

@@ -131,6 +131,7 @@ class DirectoryPool:
                 )
 
     def _make_volume(self, plan: VolumePlan) -> VolumeState:
+        self._check_room(plan)
         made = self._begin(Kind.VOLUME, plan.id, encode_plan(plan), resume=plan.content is not None)
         cut: Cut | None = None
         if plan.content is None:
@@ -145,6 +146,13 @@ class DirectoryPool:
         state = plan.state(time.time_ns())
         self._appear(Kind.VOLUME, plan.id, made, encode_volume(state))
         return state
+
+    def _check_room(self, plan: VolumePlan) -> None:
+        """See early that a clone will fit. What its source holds is known for sure when it is cut."""
+        content = plan.content
+        if content is not None and content.kind is Kind.VOLUME:
+            held = budget.read(directory_of(plan.source_pool, Kind.VOLUME, content.id))
+            check_content_fits(content, held.used if held.limit else 0, plan.capacity_bytes)
 
     def _make_snapshot(self, request: SnapshotRequest, clock: Callable[[], int]) -> SnapshotState:
         state = SnapshotState(

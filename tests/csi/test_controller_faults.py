@@ -139,6 +139,42 @@ def _insistently(call: Callable[[], object], is_over: threading.Event) -> bool:
     return False
 
 
+@pytest.mark.parametrize("how", ["kill", "stop"])
+def test_a_copy_that_was_interrupted_ends_by_itself(dying: Controlled, how: str) -> None:
+    """Nobody has to ask again; and it is there once, whole."""
+    dying.flags = ("--operation-wait-seconds", "0.001")
+    dying.start()
+    _patiently(lambda: dying.create("v", 0))
+    for number in range(400):
+        (dying.data("v") / f"file-{number}").write_bytes(os.urandom(20_000))
+    with pytest.raises(Refused, match="ask again"):
+        dying.cut("s", "v")
+    if how == "kill":
+        dying.kill()
+    else:
+        assert dying.stop() == 0
+    dying.start()
+    eventually(lambda: len(dying.snapshots().entries) == 1, what="cut", timeout_s=60)
+    assert dying.on_the_way() == []
+    data = dying.pool / "snapshots" / "s" / "data"
+    for number in range(400):
+        assert (data / f"file-{number}").read_bytes() == (dying.data("v") / f"file-{number}").read_bytes()
+    _patiently(lambda: dying.delete_snapshot("s"))
+    _patiently(lambda: dying.delete("v"))
+    assert dying.in_pool() == []
+
+
+def _patiently(call: Callable[[], object]) -> None:
+    """Call until it is done."""
+    is_over = threading.Event()
+    timer = threading.Timer(60, is_over.set)
+    timer.start()
+    try:
+        assert _insistently(call, is_over)
+    finally:
+        timer.cancel()
+
+
 def test_a_full_pool(dying: Controlled) -> None:
     """RESOURCE_EXHAUSTED, nothing left behind, and all is well when there is room again."""
     dying.node.run("mount", "-t", "tmpfs", "-o", "size=8m,nr_inodes=2000", "full", dying.pool)

@@ -185,7 +185,7 @@ def _have_gone_on(before: dict[str, int], rounds: dict[str, int], errors: list[B
 
 def test_calls_are_answered_while_a_copy_takes_long(plugin: Controlled) -> None:
     """A caller that has waited long enough is told to ask again, and lands on the same copy."""
-    plugin.flags = ("--operation-wait-seconds", "0.01")
+    plugin.flags = ("--operation-wait-seconds", "0.001")
     plugin.stop()
     plugin.start()
     volume = _patiently(lambda: plugin.create("v", 0))

@@ -219,6 +219,7 @@ def test_with_several_the_error_names_the_choices() -> None:
         pytest.param({"source": f"dir://{POOL}/../x"}, InvalidRequest, "no pool", id="dots"),
         pytest.param({"subPath": "../x"}, InvalidRequest, "subPath", id="sub-path"),
         pytest.param({"subPath": "/x"}, InvalidRequest, "subPath", id="absolute sub-path"),
+        pytest.param({"subPath": "x" * 256}, InvalidRequest, "subPath", id="long component"),
         pytest.param({"enforceCapacity": "True"}, InvalidRequest, "enforceCapacity", id="boolean"),
         pytest.param({"enforceCapacity": ""}, InvalidRequest, "enforceCapacity", id="empty boolean"),
         pytest.param({"directoryMode": "rwx"}, InvalidRequest, "directoryMode", id="mode"),
@@ -279,6 +280,8 @@ def test_mount_options_are_the_class_s(flag: str, is_fine: bool) -> None:
 def test_without_pools_or_classes_the_reason_is_told() -> None:
     with pytest.raises(PolicyDenied, match="provisions: true"):
         _plan(_facts(CLASSES))
+    with pytest.raises(PolicyDenied, match="no pool"):
+        _plan(FACTS, ())
     with pytest.raises(PolicyDenied, match="serves dir:///srv/other"):
         _plan(FACTS, (OTHER,))
 
