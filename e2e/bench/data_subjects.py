@@ -48,8 +48,8 @@ Serve = Callable[[Path, Path], AbstractContextManager[Served]]
 """Takes a directory of its own and what is to be served."""
 
 
-def ours(runtime: str = "poll", **options: OptionValue) -> Serve:
-    """Return how our own keeper and daemon serve."""
+def ours(runtime: str = "poll", filesystem: str = "directory", **options: OptionValue) -> Serve:
+    """Return how our own keeper and daemon serve. The source of a `volume` is the volume's directory."""
 
     @contextlib.contextmanager
     def serve(work: Path, source: Path) -> Iterator[Served]:
@@ -63,7 +63,9 @@ def ours(runtime: str = "poll", **options: OptionValue) -> Serve:
             (work / "log").open("wb") as log,
         ):
             stack.callback(_detach, mounts)
-            keeper = stack.enter_context(_running(_keeper_argv(mounts, run), log, _config(source, options)))
+            keeper = stack.enter_context(
+                _running(_keeper_argv(mounts, run), log, _config(source, filesystem, options))
+            )
             daemon = stack.enter_context(_running(_daemon_argv(run, source, runtime), log, ""))
             # A client that waits for the mount before it is served would be what hangs; so both are asked instead.
             _wait(
@@ -109,12 +111,12 @@ def _daemon_argv(run: Path, source: Path, runtime: str) -> list[str]:
     return [*bounds, sys.executable, "-m", "sidecar", "daemon", "--runtime", runtime, *places]
 
 
-def _config(source: Path, options: dict[str, OptionValue]) -> str:
+def _config(source: Path, filesystem: str, options: dict[str, OptionValue]) -> str:
     spec = MountSpec(
         volume=_VOLUME,
         driver_class="directory",
         source=f"dir://{source}",
-        filesystem="directory",
+        filesystem=filesystem,
         options=tuple(sorted(options.items())),
         takeover=True,
         uid=0,

@@ -3,7 +3,7 @@
 import errno
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from sidecar.directory.content import Content
@@ -35,6 +35,7 @@ class Sizes:
         metadata: Metadata,
         removal: Removal,
         writeback: bool,
+        size_of: Callable[[int], int],
     ) -> None:
         self._account = account
         self._measure = account.measure
@@ -47,11 +48,12 @@ class Sizes:
         self._metadata = metadata
         self._removal = removal
         self._writeback = writeback
+        self._size_of = size_of
         self._being_opened: Counter[int] = Counter()
 
     def overwrite(self, handle: int, offset: int, content: bytes) -> int | None:
         """Write into what is there already; None if the file would become longer."""
-        if offset + len(content) > self._measure(self._files[handle].fd).size:
+        if offset + len(content) > self._size_of(self._files[handle].fd):
             return None
         return self._content.write(handle, offset, content)
 
