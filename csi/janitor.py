@@ -124,9 +124,8 @@ class Janitor:
             if now - self._since[leftover] >= self._grace_s and now >= self._not_before.get(leftover, now)
         ]
         ended = await self._evidence.ended({leftover.pod_uid for leftover in due}) if due else frozenset()
-        for leftover in due:
-            if leftover.pod_uid in ended:
-                await self._sweep(leftover, now)
+        # Together: one that hangs takes its time.
+        await asyncio.gather(*(self._sweep(leftover, now) for leftover in due if leftover.pod_uid in ended))
 
     async def _sweep(self, leftover: Leftover, now: float) -> None:
         self._not_before[leftover] = now + _AGAIN_S

@@ -1,11 +1,9 @@
-"""Which pods have ended: what the API server says if it can be asked, else what the process table shows."""
+"""Which pods have ended, as the process table shows it: where no API server can be asked."""
 
 import asyncio
 import os
 import re
 from collections.abc import Collection
-
-from sidemount.host.cluster import Cluster, Place
 
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO of the kernel
 _UID = re.compile(r"[0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12}")
@@ -51,28 +49,3 @@ class ProcessEvidence:
             return os.stat(f"{self._proc}/self/ns/pid").st_ino == _INITIAL_PID_NAMESPACE
         except OSError:
             return False
-
-
-class ApiEvidence:
-    """A pod that is deleted, or of which the API server knows nothing any more, gets no container again."""
-
-    def __init__(self, cluster: Cluster, node: str) -> None:
-        """`cluster` may list pods."""
-        self._cluster = cluster
-        self._node = node
-
-    async def look(self) -> None:
-        """Need nothing: it is asked when there is something to ask."""
-
-    async def ended(self, pod_uids: Collection[str]) -> frozenset[str]:
-        """Return those that are gone or told to go. Raises VolumeError if nobody answers."""
-        place = Place(kind="Pod", collection="/api/v1/pods", name="")
-        listed = await self._cluster.list_all(place, "", fields=f"spec.nodeName={self._node}")
-        if "items" not in listed or listed.get("metadata", {}).get("continue"):
-            return frozenset()  # not all of them are in the answer
-        living = {
-            pod["metadata"]["uid"]
-            for pod in listed["items"]
-            if not pod["metadata"].get("deletionTimestamp")
-        }
-        return frozenset(uid for uid in pod_uids if uid not in living)

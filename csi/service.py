@@ -6,40 +6,45 @@ import fcntl
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 
 from csi import identity, node
 from csi.boundary import Method
+from csi.cleaning import keep_clean
+from csi.controller_part import ControllerPart
+from csi.facts_source import facts_source
 from csi.identity import IdentityService
 from csi.keeper_link import KeeperLink
+from csi.launching import make_launcher
 from csi.node import NodeService
 from csi.orphans import reap_orphans
-from csi.process_launcher import ProcessLauncher
 from csi.publications import Publications
 from csi.publish_steps import Observe
 from csi.records import RecordStore
+from csi.registration import Registration
 from csi.server import Server
-from csi.settings import Settings
+from csi.settings import ALL, POD, Settings
 from csi.targets import Targets
-from sidemount.host.facts_directory import FactsDirectory
-from sidemount.host.logs import log
 from sidemount.model.errors import HostFailure, OperationPending
 
 LOCK_FILE = "plugin.lock"
 _LOCK_WAIT_S = 15.0
-_FACTS_LOOK_S = 0.5
 _STATE_MODE = 0o711  # daemons of other users reach their own directories
 
 
 class NodePlugin:
-    """Identity and node service on one socket."""
+    """Identity and node service on one socket, and the controller service too if the role is `all`."""
 
     def __init__(self, settings: Settings, observe: Observe = lambda point: None) -> None:
         self._settings = settings
         self._observe = observe
         self._end = asyncio.Event()
-        self._facts = FactsDirectory(settings.facts)
-        self._log = log("csi")
+        self._facts = facts_source(settings.facts)
+        self._controller: ControllerPart | None = None
+        self._registration: Registration | None = None
+        if settings.registration_dir:
+            seen = settings.registration_endpoint or settings.endpoint
+            self._registration = Registration(settings.registration_dir, seen)
 
     def end(self) -> None:
         """Begin to end: what is under way is finished, and every mount stays."""
@@ -50,12 +55,15 @@ class NodePlugin:
         settings = self._settings
         lock = await asyncio.to_thread(_lock_state, settings.state_dir)
         try:
+            await self._facts.start()
+            if settings.role == ALL:
+                self._controller = ControllerPart(settings, self._facts.facts, self._observe)
             keeper = KeeperLink(
                 settings.state_dir,
                 check_s=settings.stats_timeout_s,
                 status_changed=lambda name: publications.changed(name),
             )
-            launcher = ProcessLauncher(settings.state_dir, lambda name: publications.changed(name))
+            launcher = await make_launcher(settings, keeper, lambda name: publications.changed(name))
             publications = Publications(
                 RecordStore(f"{settings.state_dir}/targets"),
                 Targets(settings.target_roots),
@@ -72,12 +80,17 @@ class NodePlugin:
             try:
                 keeper.start()
                 announce(f"listening on unix://{settings.endpoint}")
-                await self._look_at_facts()
-                await publications.reconcile()
-                await self._until_end()
+                async with _beside(self._facts.run()), _beside(keep_clean(settings, keeper, publications)):
+                    if self._controller is not None:
+                        self._controller.start()
+                    await publications.reconcile()
+                    launcher.settle(publications.names)
+                    await self._until_end()
             finally:
                 began = time.monotonic()
                 await server.stop(settings.grace_s)
+                if self._controller is not None:
+                    await self._controller.close(max(1.0, settings.grace_s / 2 - (time.monotonic() - began)))
                 await publications.close(max(1.0, settings.grace_s - (time.monotonic() - began)))
                 await launcher.close()
                 await keeper.stop()
@@ -85,28 +98,42 @@ class NodePlugin:
             os.close(lock)
 
     def _services(self, publications: Publications, keeper: KeeperLink) -> dict[str, dict[str, Method]]:
-        identity_service = IdentityService(lambda: publications.is_ready and keeper.is_up)
+        controller = self._controller
+        identity_service = IdentityService(
+            lambda: publications.is_ready and keeper.is_up and (controller is None or controller.is_ready)
+        )
+        # A mount pod has our own paths.
+        run_root = "" if self._settings.launcher == POD else f"{self._settings.state_dir}/run"
         node_service = NodeService(
-            self._settings.node_id, publications, self._facts.facts, f"{self._settings.state_dir}/run"
+            self._settings.node_id, publications, self._facts.facts, run_root
         )
         return {
             identity.SERVICE: identity_service.methods(),
             node.SERVICE: node_service.methods(),
+            **({} if controller is None else controller.services()),
         }
 
     async def _until_end(self) -> None:
-        while not self._end.is_set():
-            await self._look_at_facts()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._end.wait(), _FACTS_LOOK_S)
+        """Be known to kubelet as long as calls are taken, if that is asked for."""
+        registration = self._registration
+        if registration is None:
+            await self._end.wait()
+            return
+        async with _beside(registration.run()):
+            await self._end.wait()
+        await registration.stop()
 
-    async def _look_at_facts(self) -> None:
-        try:
-            if await asyncio.to_thread(self._facts.refresh):
-                faults = [f"{fault.where}: {fault.message}" for fault in self._facts.facts().faults()]
-                self._log.info("facts_changed", faults=faults)
-        except Exception as error:  # the last good facts go on to hold
-            self._log.error("facts_unread", fault=repr(error))
+
+@contextlib.asynccontextmanager
+async def _beside(work: Coroutine[None, None, None]) -> AsyncIterator[None]:
+    """Have something run meanwhile that does not end by itself."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
 
 
 def _lock_state(state_dir: str) -> int:
