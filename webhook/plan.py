@@ -103,7 +103,7 @@ def make_plan(
         outcomes=outcomes,
         warnings=(
             *_warnings(chosen, all_uses, outcomes, found_marks),
-            *_group_warnings(chosen, shape),
+            *_csi_warnings(chosen, shape),
             *told_of_fit,
             *_memory_warnings(daemons),
         ),
@@ -321,7 +321,12 @@ def _told(volume: ChosenVolume, uses: list[Use]) -> VolumeOutcome:
     return replace(volume_outcome(volume), mounts=mounts)
 
 
-def _group_warnings(chosen: list[ChosenVolume], shape: PodShape) -> Iterator[str]:
+def _csi_warnings(chosen: list[ChosenVolume], shape: PodShape) -> Iterator[str]:
+    """Yield what the kubelet or the runtime does to a volume that it mounts."""
+    if not shape.host_users:
+        for volume in chosen:
+            if not volume.is_sidecar:
+                yield f"sidemount: volume {volume.name}: hostUsers: false needs idmapped mounts, which no FUSE mount here allows yet"
     if shape.security.fs_group is None or shape.security.fs_group_change_policy == "OnRootMismatch":
         return
     for volume in chosen:

@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _row(known: DriverClass) -> tuple[str, ...]:
     return (
         known.name,
-        known.filesystem or known.image,
+        f"{known.filesystem} (pools)" if known.provisions else known.filesystem or known.image,
         ",".join(delivery.value for delivery in known.deliveries) or "off",
         ",".join(known.sources) or "-",
         "none" if known.abilities.descriptor else "privileged",
@@ -50,6 +50,7 @@ def _machine(known: DriverClass) -> dict[str, Any]:
         "filesystem": known.filesystem,
         "image": known.image,
         "command": list(known.command),
+        "provisions": known.provisions,
         "deliveries": [delivery.value for delivery in known.deliveries],
         "sources": list(known.sources),
         "options": {name: _option(rule) for name, rule in sorted(known.options.items())},

@@ -152,6 +152,11 @@ SOON = metrics(NOW + timedelta(days=3))
         pytest.param(change(place.NODES, lambda nodes: nodes.append(node("win", "10.0", operatingSystem="windows"))), "nodes", "ok",
                      "Windows: win", id="windows"),
         pytest.param(change(place.NODES, list.clear), "nodes", "fail", "no Linux node", id="no node"),
+        pytest.param(change(place.DRIVERS, lambda drivers: drivers.append({"metadata": {"name": "csi.sidemount.io"}})), "CSI", "warn",
+                     "NoInlineVolumes", id="no inline volumes"),
+        pytest.param(change(place.DRIVERS, lambda drivers: drivers.append(
+                         {"metadata": {"name": "csi.sidemount.io"}, "spec": {"volumeLifecycleModes": ["Ephemeral"]}})),
+                     "CSI", "ok", "CSIDriver csi.sidemount.io", id="our driver"),
         pytest.param(change(place.MUTATING, _mirror), "other webhooks", "warn", "--image-mirrors", id="an image mirror"),
     ],
 )  # fmt: skip

@@ -152,6 +152,16 @@ def test_a_volume_by_csi_is_told_and_not_judged() -> None:
     assert hot.volume.source == "cache://bucket/hot"
 
 
+def test_parts_of_an_inline_volume_are_views_of_it() -> None:
+    found = seen(golden("csi-and-sidecar"))
+    hot = next(each for each in found.volumes if each.name == "hot")
+    assert (hot.delivery, hot.views) == ("csi", (("", True),))
+    assert [each.name for each in found.volumes] == ["train", "hot"]
+    alone = golden("csi-and-sidecar")
+    alone["spec"]["volumes"] = [v for v in alone["spec"]["volumes"] if v["name"] != "hot"]
+    assert any(each.name.startswith("sidemount-view-hot") for each in seen(alone).volumes)
+
+
 def test_pods_that_are_not_ours_are_no_matter_of_ours() -> None:
     assert read_pod({"metadata": {"name": "p", "annotations": {"sidemount.io/inject": "false"}}}) is None
     assert (

@@ -157,8 +157,17 @@ async def _pods_of(api: ApiServer, service: tuple[str, str]) -> Reading:
 def _driver(drivers: Reading) -> Finding:
     if doubt := drivers.doubt("CSI"):
         return doubt
-    there = any(name_of(each) == CSI_DRIVER for each in drivers.objects)
-    found = (
-        f"CSIDriver {CSI_DRIVER}" if there else f"no CSIDriver {CSI_DRIVER}: volumes come by sidecar alone"
+    there = [each for each in drivers.objects if name_of(each) == CSI_DRIVER]
+    if not there:
+        found = f"no CSIDriver {CSI_DRIVER}: volumes come by sidecar alone"
+        return Finding(topic="CSI", verdict=Verdict.OK, found=found)
+    modes = mapping(there[0].get("spec")).get("volumeLifecycleModes")
+    if isinstance(modes, list) and "Ephemeral" in modes:
+        return Finding(topic="CSI", verdict=Verdict.OK, found=f"CSIDriver {CSI_DRIVER}")
+    return Finding(
+        topic="CSI",
+        verdict=Verdict.WARN,
+        found=f"CSIDriver {CSI_DRIVER} without the lifecycle mode Ephemeral",
+        meaning="pods that cannot take a sidecar get a volume by a claim alone (NoInlineVolumes)",
+        way_out="delete it and apply Sidemount's own: the field cannot be changed",
     )
-    return Finding(topic="CSI", verdict=Verdict.OK, found=found)

@@ -12,11 +12,13 @@ from sidemount.model.mountspec import KeeperMount, decode_keeper_config
 from sidemount.model.names import (
     CSI_DRIVER,
     INJECT_ANNOTATION,
+    INLINE_PREFIX,
     KEEPER_CONTAINER,
     MOUNTS_ENV,
     RESERVED_PREFIX,
     STATUS_ANNOTATION,
     daemon_container,
+    inline_volume,
 )
 from sidemount.model.source_uri import redacted_source
 from webhook.asked import read_asked
@@ -88,14 +90,14 @@ def read_pod(manifest: Mapping[str, Any]) -> PodView | None:
     asked = tuple(
         pair for pair in annotations.items() if is_request(pair[0]) and pair[0] != INJECT_ANNOTATION
     )
-    inline = dict(_inline(spec))
+    inline, parts = _inline(spec)
     if not ours and not asked and STATUS_ANNOTATION not in annotations and not inline:
         return None
     faults: list[str] = []
     views = {name: _container(name, status) for name in ours}
     stated = _stated(annotations.get(STATUS_ANNOTATION), faults)
     mounts = _mounts(ours.get(KEEPER_CONTAINER), faults)
-    volumes = tuple(_volumes(mounts, stated, inline, views))
+    volumes = tuple(_volumes(mounts, stated, inline, parts, views))
     wanted = {
         *_wanted(annotations),
         *(name for name, said in stated.items() if said.get("delivery") == "sidecar"),
@@ -123,6 +125,7 @@ def _volumes(
     mounts: tuple[KeeperMount, ...],
     stated: Mapping[str, Mapping[str, str]],
     inline: Mapping[str, Mapping[str, Any]],
+    parts: Mapping[str, tuple[tuple[str, bool], ...]],
     views: Mapping[str, ContainerView],
 ) -> Iterator[PodVolume]:
     for mount in mounts:
@@ -153,6 +156,7 @@ def _volumes(
             reason=said.get("reason", ""),
             sub_path=told(text(context.get("subPath"))),
             read_only=source.get("readOnly") is True,
+            views=parts.get(name, ()),
         )
 
 
@@ -162,11 +166,30 @@ def _wanted(annotations: Mapping[str, str]) -> frozenset[str]:
     return frozenset() if asked.opted_out else asked.names
 
 
-def _inline(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _inline(
+    spec: Mapping[str, Any],
+) -> tuple[dict[str, Mapping[str, Any]], dict[str, tuple[tuple[str, bool], ...]]]:
+    """Return the inline volumes of ours by their names, and of each the parts that further volumes show: sub-path, read-only."""
+    found: dict[str, Mapping[str, Any]] = {}
     for volume in mappings(spec.get("volumes")):
         source = mapping(volume.get("csi"))
         if source.get("driver") == CSI_DRIVER:
-            yield text(volume.get("name")), source
+            found[text(volume.get("name"))] = source
+    parts: dict[str, tuple[tuple[str, bool], ...]] = {}
+    for name in sorted(name for name in found if name.startswith(INLINE_PREFIX)):
+        sub_path, read_only = _sub_path(found[name]), found[name].get("readOnly") is True
+        for owner, source in found.items():
+            root = _sub_path(source)
+            beneath = sub_path.removeprefix(root).removeprefix("/") if root else sub_path
+            if inline_volume(owner, beneath, read_only) == name:
+                parts[owner] = (*parts.get(owner, ()), (told(beneath), read_only))
+                del found[name]
+                break
+    return found, parts
+
+
+def _sub_path(source: Mapping[str, Any]) -> str:
+    return text(mapping(source.get("volumeAttributes")).get("subPath"))
 
 
 def _stated(annotation: str | None, faults: list[str]) -> dict[str, dict[str, str]]:
