@@ -150,6 +150,9 @@ def test_a_copy_that_was_interrupted_ends_by_itself(dying: Controlled, how: str)
         (dying.data("v") / f"file-{number}").write_bytes(os.urandom(20_000))
     with pytest.raises(Refused, match="ask again"):
         dying.cut("s", "v")
+    begun = dying.pool / ".unfinished" / "snapshot-s" / "intent.json"
+    done = dying.pool / "snapshots" / "s"
+    eventually(lambda: begun.exists() or done.exists(), what="begun", timeout_s=30)
     if how == "kill":
         dying.kill()
     else:
