@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from csi.last_words import LastWords
+from csi.last_words import LastWords, last_words_of
 from csi.launcher import Ended
 from csi.mount_pod import DIGEST_ANNOTATION, INSTANCE_LABEL
 
@@ -97,7 +97,7 @@ def _ended(what: str, ended: Mapping[str, Any]) -> Ended:
     if found is not None:
         words = LastWords(found["fault"][:_TOLD_MAX], (found["hint"] or "")[:_TOLD_MAX], is_own=True)
     else:
-        words = LastWords(message[-_TOLD_MAX:])
+        words = last_words_of([line for line in message.splitlines() if line.strip()])
     return Ended(code if isinstance(code, int) else -1, words, how)
 
 

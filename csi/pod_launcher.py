@@ -263,10 +263,16 @@ class PodLauncher:
     async def _end(self, namespace: str, name: str) -> None:
         """Delete a pod and wait for its end. Raises NotReady."""
         until = time.monotonic() + _GONE_S
-        if await self._pods.delete(namespace, name, grace_s=_LET_GO_S):
-            found = await self._pods.look(namespace, name)
-            if found is not None:
+        found = await self._pods.look(namespace, name)
+        if found is None or found.instance != self._settings.instance:
+            return
+        try:
+            if await self._pods.delete(namespace, name, grace_s=_LET_GO_S, uid=found.uid):
                 await self._wait_gone(namespace, name, found.uid, until)
+        except PublishConflict as error:
+            raise NotReady(
+                f"its mount pod {namespace}/{name} has just become another", hint="try again"
+            ) from error
 
     async def _wait_gone(self, namespace: str, name: str, uid: str, until: float) -> None:
         """Wait until a pod is gone, or another one has its name. Raises NotReady."""
