@@ -62,13 +62,15 @@ class DirectoryFacts:
 class ClusterFacts:
     """FuseDriverClasses and Namespaces, followed by watches. Nothing is served from them before both were read once."""
 
-    def __init__(self) -> None:
+    def __init__(self, kubeconfig: Path | None) -> None:
         # Only where it is needed: its types take more memory than all of ours.
         from sidemount.host.cluster_configuration import load_cluster_configuration
         from sidemount.host.live_facts import LiveFacts
         from sidemount.host.live_kinds import FUSE_DRIVER_CLASS, NAMESPACE
 
-        self._live = LiveFacts(lambda: load_cluster_configuration(None), kinds=(FUSE_DRIVER_CLASS, NAMESPACE))
+        self._live = LiveFacts(
+            lambda: load_cluster_configuration(kubeconfig), kinds=(FUSE_DRIVER_CLASS, NAMESPACE)
+        )
         self.facts = self._live.facts
         self.missing = self._live.missing
 
@@ -81,9 +83,11 @@ class ClusterFacts:
         await self._live.run(lambda: _tell(self._live.known()))
 
 
-def facts_source(directory: Path | None) -> FactsSource:
-    """Return the facts of a directory, or the cluster's if there is none."""
-    return ClusterFacts() if directory is None else DirectoryFacts(directory)
+def facts_source(directory: Path | None, kubeconfig: str = "") -> FactsSource:
+    """Return the facts of a directory, or the cluster's if there is none; that is reached by a file, or as a pod does."""
+    if directory is not None:
+        return DirectoryFacts(directory)
+    return ClusterFacts(Path(kubeconfig) if kubeconfig else None)
 
 
 def _tell(facts: Facts) -> None:

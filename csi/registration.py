@@ -65,6 +65,11 @@ class Registration:
         """Why kubelet does not know us, "" if it does."""
         return "" if self._is_registered else self._fault
 
+    @property
+    def is_open(self) -> bool:
+        """Whether kubelet finds our socket, as far as we have looked."""
+        return self._server is not None
+
     async def run(self) -> None:
         """Keep the socket. Nothing that is wrong with it ends this."""
         while True:
@@ -101,9 +106,11 @@ class Registration:
         self._unheard_s = min(_LONGEST_S, self._unheard_s * 2)
 
     async def _close(self) -> None:
-        server, self._server, self._socket = self._server, None, None
-        if server is not None:
-            await server.stop(_STOP_S)
+        server, self._server = self._server, None
+        if server is None:
+            return
+        await server.stop(_STOP_S)
+        if _identity(self._path) == self._socket:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._path)
 

@@ -39,7 +39,7 @@ class NodePlugin:
         self._settings = settings
         self._observe = observe
         self._end = asyncio.Event()
-        self._facts = facts_source(settings.facts)
+        self._facts = facts_source(settings.facts, settings.kubeconfig)
         self._controller: ControllerPart | None = None
         self._registration: Registration | None = None
         if settings.registration_dir:
@@ -104,9 +104,7 @@ class NodePlugin:
         )
         # A mount pod has our own paths.
         run_root = "" if self._settings.launcher == POD else f"{self._settings.state_dir}/run"
-        node_service = NodeService(
-            self._settings.node_id, publications, self._facts.facts, run_root
-        )
+        node_service = NodeService(self._settings.node_id, publications, self._facts.facts, run_root)
         return {
             identity.SERVICE: identity_service.methods(),
             node.SERVICE: node_service.methods(),
