@@ -5,6 +5,7 @@ is renamed back there first. Source: rename(2).
 """
 
 import contextlib
+import errno
 import os
 import secrets
 import time
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from csi.faults import BeyondRange, NotFound
+from csi.faults import BeyondRange, NotFound, WrongState
 from csi.provision_plan import VolumePlan, check_content_fits
 from csi.provision_request import CapacityRange, SnapshotRequest
 from csi.volume_copy import filesystem_clock, sync_filesystem
@@ -42,7 +43,7 @@ from csi.volume_state import (
 from csi.volume_tree import Stop, check_no_mounts, make_directories, opened_root, remove_tree
 from sidemount.host import budget
 from sidemount.host.logs import log
-from sidemount.model.errors import NotReady, OperationPending, VolumeError, shown
+from sidemount.model.errors import HostFailure, NotReady, OperationPending, VolumeError, shown
 from sidemount.model.pool_layout import UNFINISHED, data_dir, unfinished_dir
 
 T = TypeVar("T")
@@ -238,6 +239,8 @@ class DirectoryPool:
             if records.read(id_) is not None:
                 directory = directory_of(self._path, kind, id_)
                 check_no_mounts(directory)
+                if kind is Kind.VOLUME:
+                    _check_unused(directory, id_)
                 self._do("gone", lambda: self._throw_away(kind, id_, directory))
                 log("csi.pool").info("gone", kind=kind.value, id=id_, pool=self._path)
             place = unfinished_dir(self._path, unfinished_name(kind, id_))
@@ -340,6 +343,18 @@ def make_directories_at(directory: str, path: str, mode: int) -> None:
     """Make a directory beneath one that is ours. What is there already remains as it is. Raises WrongState, HostFailure."""
     with opened_root(directory) as root:
         make_directories(root, path, mode)
+
+
+def _check_unused(volume: str, id_: str) -> None:
+    """See that nobody writes to a volume. Raises WrongState."""
+    try:
+        is_used = budget.is_mounted(volume)
+    except HostFailure as error:
+        if error.errno != errno.ENOENT:
+            raise
+        return
+    if is_used:
+        raise WrongState(f"volume {shown(id_)} is mounted", hint="unpublish it on every node first")
 
 
 def _lock_file(pool: str) -> str:

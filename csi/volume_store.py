@@ -43,7 +43,7 @@ class VolumeStore(Protocol):
     def remove(self, kind: Kind, id_: str) -> None:
         """Take away what has that id, and what is unfinished of it; it is invisible then. One that is not there is fine.
 
-        WrongState if something is mounted in it.
+        WrongState if it is mounted, or something is in it.
         """
         ...
 

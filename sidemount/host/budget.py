@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sidemount.host import budget_locks as locks
-from sidemount.host.budget_file import LARGEST, NOTHING_PENDING, BudgetFile, Head, render_new
+from sidemount.host.budget_file import LARGEST, NOTHING_PENDING, SHARES, BudgetFile, Head, render_new
 from sidemount.host.budget_settlement import settle
 from sidemount.host.budget_shares import reclaim
 from sidemount.model.errors import HostFailure, InvalidRequest, NotReady, OperationPending
@@ -56,6 +56,15 @@ def read(volume_dir: str) -> Budget:
     """Return the budget of a volume. Waits for nobody. Raises HostFailure (ENOENT: it has none), BadMessage."""
     with _opened(volume_dir) as file:
         return _told(file.read())
+
+
+def is_mounted(volume_dir: str) -> bool:
+    """Tell whether a mount, on any node, may change the volume within its limit. Mounts that only read are not known of.
+
+    Nor are those of a volume without a limit. Raises HostFailure.
+    """
+    with _opened(volume_dir) as file:
+        return locks.is_any_taken(file.fd, locks.FIRST_SHARE, SHARES)
 
 
 def raise_limit(volume_dir: str, limit: int) -> Budget:

@@ -43,6 +43,13 @@ def is_taken(fd: int, byte: int) -> bool:
     return kind != fcntl.F_UNLCK
 
 
+def is_any_taken(fd: int, first: int, count: int) -> bool:
+    """Tell whether somebody else has locked one of so many bytes, in whatever way."""
+    answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _FLOCK.pack(fcntl.F_WRLCK, 0, first, count, 0))
+    kind: int = _FLOCK.unpack_from(answer)[0]
+    return kind != fcntl.F_UNLCK
+
+
 def wait_for(attempt: Callable[[], bool], deadline: float) -> bool:
     """Try again and again until it works; False if it does not before the deadline (monotonic)."""
     while not attempt():

@@ -96,6 +96,23 @@ def test_the_life_of_a_volume(plugin: Controlled) -> None:
     assert plugin.in_pool() == []
 
 
+def test_a_volume_that_is_mounted_is_not_deleted(plugin: Controlled) -> None:
+    """Whoever deletes too early loses nothing; a plugin that was restarted knows it too."""
+    volume = plugin.create("v", MIB)
+    plugin.publish_provisioned(volume)
+    (plugin.seen() / "precious").write_text("kept")
+    for _ in range(2):
+        with pytest.raises(Refused, match="is mounted") as refused:
+            plugin.delete("v")
+        assert refused.value.code.name == "FAILED_PRECONDITION"
+        plugin.kill()
+        plugin.start()
+    assert (plugin.data("v") / "precious").read_text() == "kept"
+    _unpublish(plugin, "v", "t")
+    plugin.delete("v")
+    assert plugin.in_pool() == []
+
+
 def test_a_thin_volume_stays_thin(plugin: Controlled) -> None:
     """S4-11, S4-18."""
     volume = plugin.create("thin", 64 * KIB, enforceCapacity="false")
