@@ -15,6 +15,7 @@ from pathlib import Path
 
 from csi.comm_directory import CommDirectories
 from csi.credentials import check_credentials, read_credentials, renew_credentials, write_credentials
+from csi.faults import WrongState
 from csi.keeper_link import KeeperLink
 from csi.last_words import LastWords
 from csi.launcher import Ended
@@ -97,6 +98,11 @@ class PodLauncher:
         """See that the target's pod is there, or will be. Raises VolumeError."""
         if record.name in self._targets:
             return
+        if record.launch.pod is None:
+            raise WrongState(
+                f"volume {record.volume_id}: another launcher has started its daemon",
+                hint="unpublish it, and publish it again",
+            )
         target = self._targets[record.name] = _Target(record)
         try:
             await asyncio.to_thread(self._prepare, record, secrets)
