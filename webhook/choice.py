@@ -140,6 +140,7 @@ def _traits(resolved: ResolvedVolume, found: VolumeShape | None, setting: Settin
     return VolumeTraits(
         source=resolved.spec.source,
         exclusive=resolved.volume is not None and _EXCLUSIVE in resolved.volume.access_modes,
+        has_secret=resolved.volume is not None and resolved.volume.has_secret and not resolved.request.secret,
         carried=carried,
     )
 

@@ -167,6 +167,7 @@ def _volume(manifest: Mapping[str, Any]) -> VolumeFacts | None:
         read_only=bool(read_only),
         mount_options=_texts(spec, "mountOptions", "spec.mountOptions"),
         claim=_claim_of(claim),
+        has_secret=bool(_mapping(csi, "nodePublishSecretRef", "spec.csi.nodePublishSecretRef")),
     )
 
 

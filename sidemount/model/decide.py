@@ -44,12 +44,14 @@ class DeliveryFacts:
 class VolumeTraits:
     """What a delivery depends on of the volume beside its request.
 
-    `source` is its URI. `exclusive`: its PersistentVolume is ReadWriteOncePod. `carried` is how the pod carries it already, None
+    `source` is its URI. `exclusive`: its PersistentVolume is ReadWriteOncePod. `has_secret`: its PersistentVolume names credentials
+    that the kubelet reads, and the request none. `carried` is how the pod carries it already, None
     for not yet: that stays.
     """
 
     source: str = ""
     exclusive: bool = False
+    has_secret: bool = False
     carried: Delivery | None = None
 
 
@@ -180,6 +182,13 @@ _OBSTACLES: tuple[_Obstacle, ...] = (
         "use a claim that is ReadWriteMany",
     ),
     _Obstacle(
+        Delivery.SIDECAR,
+        lambda q: q.traits.has_secret and bool(q.driver_class.credentials.secret_keys),
+        Reason.VOLUME_CREDENTIALS,
+        "its PersistentVolume names its credentials (nodePublishSecretRef), which only the kubelet reads",
+        "name a Secret of the namespace in the field secret",
+    ),
+    _Obstacle(
         Delivery.CSI,
         lambda q: Delivery.CSI not in q.driver_class.deliveries,
         Reason.NOT_IN_CLASS,
@@ -227,6 +236,13 @@ _OBSTACLES: tuple[_Obstacle, ...] = (
         Reason.PROVISIONED_ONLY,
         "the volume is a provisioned one, which CSI delivers to its claim alone",
         "use a PersistentVolumeClaim",
+    ),
+    _Obstacle(
+        Delivery.CSI,
+        lambda q: q.traits.has_secret and bool(q.driver_class.credentials.secret_keys) and not q.is_claim,
+        Reason.VOLUME_CREDENTIALS,
+        "its PersistentVolume names its credentials (nodePublishSecretRef), which the kubelet reads for its claim alone",
+        "name a Secret of the namespace in the field secret",
     ),
     _Obstacle(
         Delivery.CSI,

@@ -70,6 +70,7 @@ class Reason(Enum):
     OLD_CLUSTER = "OldCluster"
     NO_NODE_PLUGIN = "NoNodePlugin"
     NO_INLINE_VOLUMES = "NoInlineVolumes"
+    VOLUME_CREDENTIALS = "VolumeCredentials"
     EXCLUSIVE_CLAIM = "ExclusiveClaim"
     SOURCE_NEEDS_SIDECAR = "SourceNeedsSidecar"
     CLIENT_SUB_PATH = "ClientSubPath"

@@ -20,7 +20,10 @@ class NamespaceFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeFacts:
-    """One CSI PersistentVolume. `access_modes` in Kubernetes' spelling (ReadWriteMany …)."""
+    """One CSI PersistentVolume. `access_modes` in Kubernetes' spelling (ReadWriteMany …).
+
+    `has_secret`: it names credentials for its mounts, which the kubelet reads, in whatever namespace they are.
+    """
 
     name: str
     driver: str
@@ -30,6 +33,7 @@ class VolumeFacts:
     read_only: bool = False
     mount_options: tuple[str, ...] = ()
     claim: tuple[str, str] | None = None  # (namespace, name)
+    has_secret: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,7 +55,7 @@ def resolve(
     source = completed.origin.uri
     driver_class = choose_class(completed, source, namespace, facts)
     faults: list[VolumeError] = [
-        *_policy_faults(completed, driver_class, source, namespace),
+        *_policy_faults(completed, driver_class, source, namespace, volume),
         *_pool_faults(completed, driver_class, source, facts),
     ]
     options: _Options = ()
@@ -92,7 +92,11 @@ def _completed(
 
 
 def _policy_faults(
-    request: VolumeRequest, driver_class: DriverClass, source: str, namespace: NamespaceFacts
+    request: VolumeRequest,
+    driver_class: DriverClass,
+    source: str,
+    namespace: NamespaceFacts,
+    volume: VolumeFacts | None,
 ) -> Iterator[VolumeError]:
     shown_class = f"driver class {shown(driver_class.name)}"
     if not driver_class.namespaces.matches(namespace.labels):
@@ -103,7 +107,8 @@ def _policy_faults(
         )
     if not serves(driver_class, source):
         yield source_denied(request, driver_class, source)
-    if driver_class.credentials.required and not request.secret:
+    has_secret = bool(request.secret) or (volume is not None and volume.has_secret)
+    if driver_class.credentials.required and not has_secret:
         yield PolicyDenied(
             f"{request.where}: {shown_class} needs credentials and no secret is named",
             reason=Reason.CREDENTIALS_REQUIRED,

@@ -138,6 +138,20 @@ def test_every_kind_is_read_from_any_file_and_document(watched: Watched) -> None
     assert facts.cluster().server_version == (1, 29)
 
 
+def test_a_volume_that_names_its_credentials_is_known_to(watched: Watched) -> None:
+    """Whose they are is the kubelet's business."""
+    secret = {"name": "s", "namespace": "other"}
+    for name, more in (("with", {"nodePublishSecretRef": secret}), ("without", {})):
+        spec = {"csi": {"driver": "csi.sidemount.io", "volumeHandle": name, **more}}
+        manifest = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": spec}
+        watched.write(f"{name}.json", json.dumps(manifest))
+    found = {name: watched.facts.volume(name) for name in ("with", "without")}
+    assert {name: volume.has_secret for name, volume in found.items() if volume} == {
+        "with": True,
+        "without": False,
+    }
+
+
 def test_kinds_that_state_no_fact_are_noted_not_faulted(watched: Watched) -> None:
     watched.write(
         "a.yaml",

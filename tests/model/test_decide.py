@@ -4,8 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from sidemount.model.decide import Csi, Decision, DeliveryFacts, PodSecurity, Refuse, Sidecar, decide
-from sidemount.model.driver_class import DriverClass
+from sidemount.model.decide import (
+    Csi,
+    Decision,
+    DeliveryFacts,
+    PodSecurity,
+    Refuse,
+    Sidecar,
+    VolumeTraits,
+    decide,
+)
+from sidemount.model.driver_class import Credentials, DriverClass
 from sidemount.model.errors import Reason
 from sidemount.model.selector import LabelSelector
 from sidemount.model.volume_request import (
@@ -61,6 +70,9 @@ OBSTACLES = [
         {"virtual_node": True}, {SIDECAR: Reason.VIRTUAL_NODE, CSI: Reason.VIRTUAL_NODE}, id="virtual node"
     ),
     pytest.param({"csi_driver_present": False}, {CSI: Reason.NO_NODE_PLUGIN}, id="no node plugin"),
+    pytest.param(
+        {"inline_csi_offered": False}, {CSI: Reason.NO_INLINE_VOLUMES}, id="no volumes that a pod declares"
+    ),
     pytest.param({"inline_csi_allowed": False}, {CSI: Reason.POD_SECURITY}, id="inline volumes forbidden"),
 ]
 
@@ -195,6 +207,54 @@ def test_a_refusal_gives_every_deliverys_own_reasons_and_a_way_out() -> None:
     assert "install the node plugin" in decision.hint
 
 
+CREDENTIALS = replace(BOTH, credentials=Credentials(secret_keys=("key",)))
+CLIENT = replace(BOTH, filesystem="", image="i", command=("c", "${mountpoint}"))
+EXISTING = Existing(driver="d", handle="h", access_mode=AccessMode.READ_WRITE_MANY)
+
+
+@pytest.mark.parametrize(
+    ("request_", "driver_class", "traits", "hindered"),
+    [
+        pytest.param(_request(Claim("c")), BOTH, VolumeTraits(exclusive=True), {SIDECAR: Reason.EXCLUSIVE_CLAIM}, id="RWOP"),
+        pytest.param(_request(SourceUri("pvc://c")), BOTH, VolumeTraits(source="pvc://c"), {CSI: Reason.SOURCE_NEEDS_SIDECAR}, id="pvc source"),
+        pytest.param(_request(Claim("c")), CREDENTIALS, VolumeTraits(has_secret=True), {SIDECAR: Reason.VOLUME_CREDENTIALS}, id="credentials of the volume"),
+        pytest.param(_request(EXISTING), CREDENTIALS, VolumeTraits(has_secret=True), {SIDECAR: Reason.VOLUME_CREDENTIALS, CSI: Reason.VOLUME_CREDENTIALS}, id="credentials of an existing volume"),
+        pytest.param(_request(Claim("c")), BOTH, VolumeTraits(has_secret=True), {}, id="credentials that no client reads"),
+        pytest.param(replace(_request(EXISTING), provisioned="v"), BOTH, VolumeTraits(), {CSI: Reason.PROVISIONED_ONLY}, id="a provisioned one by its handle"),
+        pytest.param(replace(_request(Claim("c")), provisioned="v"), BOTH, VolumeTraits(), {}, id="a provisioned one by its claim"),
+        pytest.param(replace(_request(), sub_path="a"), CLIENT, VolumeTraits(), {CSI: Reason.CLIENT_SUB_PATH}, id="sub-path of a client"),
+        pytest.param(replace(_request(), sub_path="a"), BOTH, VolumeTraits(), {}, id="sub-path of our own"),
+    ],
+)  # fmt: skip
+def test_what_the_volume_is_stands_in_the_way_too(
+    request_: VolumeRequest,
+    driver_class: DriverClass,
+    traits: VolumeTraits,
+    hindered: dict[Delivery, Reason],
+) -> None:
+    for delivery in (SIDECAR, CSI):
+        decision = decide(request_, replace(driver_class, deliveries=(delivery,)), CLEAN, traits)
+        if delivery in hindered:
+            assert isinstance(decision, Refuse)
+            assert f"({hindered[delivery].value})" in decision.message
+        else:
+            assert isinstance(decision, Sidecar if delivery is SIDECAR else Csi)
+
+
+@pytest.mark.parametrize("carried", [SIDECAR, CSI])
+@pytest.mark.parametrize("deliveries", list(itertools.permutations(Delivery)))
+def test_what_a_pod_carries_stays_or_is_refused(carried: Delivery, deliveries: tuple[Delivery, ...]) -> None:
+    traits = VolumeTraits(carried=carried)
+    kind = Sidecar if carried is SIDECAR else Csi
+    assert isinstance(decide(_request(), _class(*deliveries), CLEAN, traits), kind)
+    gone = replace(NO_CSI, pod_security=PodSecurity.BASELINE)
+    refused = decide(_request(), _class(*deliveries), gone, traits)
+    assert isinstance(refused, Refuse)
+    assert refused.message.startswith(f'volume "train" is carried by {carried.value} already')
+    other = next(delivery for delivery in Delivery if delivery is not carried)
+    assert isinstance(decide(_request(), _class(other), CLEAN, traits), Refuse)
+
+
 def test_a_runtime_class_of_any_text_does_not_break_the_message() -> None:
     decision = decide(_request(), _class(SIDECAR), replace(CLEAN, sandboxed=True, runtime_class="{level}\n{"))
     assert isinstance(decision, Refuse)
@@ -219,6 +279,7 @@ CHANGES: tuple[tuple[str, tuple[object, ...]], ...] = (
     ("virtual_node", (False, True)),
     ("server_version", ((1, 29), (1, 28))),
     ("csi_driver_present", (True, False)),
+    ("inline_csi_offered", (True, False)),
     ("inline_csi_allowed", (True, False)),
 )
 
@@ -232,7 +293,7 @@ def _all_facts() -> Iterator[tuple[tuple[int, ...], DeliveryFacts]]:
 def test_it_is_total_deterministic_and_an_obstacle_never_helps() -> None:
     """Over the full product of facts, classes and requests."""
     everything = list(_all_facts())
-    assert len(everything) == 384
+    assert len(everything) == 768
     for request, driver_class in itertools.product(REQUESTS, CLASSES):
         decided: dict[tuple[int, ...], Decision] = {}
         for steps, facts in everything:

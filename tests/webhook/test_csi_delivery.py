@@ -351,6 +351,19 @@ def test_a_claim_that_no_sidecar_may_serve_is_left_to_csi(
     assert reviewed.after["spec"] == expected
 
 
+@pytest.mark.parametrize(("secret", "delivery"), [("", "csi"), ("own", "sidecar")])
+def test_credentials_of_a_volume_are_the_kubelets_to_read(secret: str, delivery: str) -> None:
+    attributes = {"class": "s3", "source": "s3://b", **({"secret": secret} if secret else {})}
+    facts = Cluster(volumes=(provisioned(attributes=attributes, has_secret=True),))
+    reviewed = mutated(claiming(), facts=facts)
+    assert reviewed.outcome.volumes[0].delivery == delivery
+    by_handle = {"driver": OURS, "handle": "pvc-1", "accessMode": "READ_ONLY_MANY"}
+    asked = mutated(pod_of([{"name": "train", "existing": by_handle}], []), facts=facts)
+    assert asked.outcome.allowed is bool(secret)
+    if not secret:
+        assert "nodePublishSecretRef" in asked.message
+
+
 # Rounds, flips, collisions ----------------------------------------------------------------------------------------
 
 STATES = {
