@@ -19,7 +19,7 @@ _HOPELESS = frozenset({"InvalidImageName", "ErrImageNeverPull", "CreateContainer
 _CRASHES = frozenset({"CrashLoopBackOff", "RunContainerError"})
 _TOLD_MAX = 600
 # As `sidemount.host.last_words` writes it: message, reason, way out.
-_OWN_WORDS = re.compile(r"(?P<fault>.*) \([a-z][a-z_]*\)(?:; (?P<hint>.*))?", re.DOTALL)
+_OWN_WORDS = re.compile(r"(?P<fault>.*) \([A-Za-z_]+\)(?:; (?P<hint>.*))?", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
