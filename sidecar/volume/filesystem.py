@@ -20,7 +20,7 @@ from sidecar.directory.store import Store
 from sidecar.protocol_filesystem import Attributes, Caller, Changes, Entry, Opened, Statistics
 from sidecar.takeover.memory import Memory
 from sidecar.volume.account import Account
-from sidecar.volume.measure import measure, measure_remote, size_of, size_of_remote
+from sidecar.volume.measure import measure, measure_remote
 from sidecar.volume.opening import OpenVolume
 from sidecar.volume.sizes import Sizes
 from sidecar.volume.standstill import Standstill
@@ -67,7 +67,7 @@ class VolumeFilesystem(DirectoryFilesystem):
                 metadata=self._metadata,
                 removal=self._removal,
                 writeback=settings.writeback,
-                size_of=size_of_remote if self._is_remote else size_of,
+                is_remote=self._is_remote,
             )
             self._inherit_charges(self._sizes)
 

@@ -3,7 +3,7 @@
 import errno
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from sidecar.directory.content import Content
@@ -18,6 +18,7 @@ from sidecar.directory.store import Store
 from sidecar.directory.syscalls import RENAME_EXCHANGE
 from sidecar.protocol_filesystem import ROOT, Attributes, Caller, Changes, Opened
 from sidecar.volume.account import Account
+from sidecar.volume.measure import size_of, size_of_remote
 
 
 class Sizes:
@@ -35,7 +36,7 @@ class Sizes:
         metadata: Metadata,
         removal: Removal,
         writeback: bool,
-        size_of: Callable[[int], int],
+        is_remote: bool,
     ) -> None:
         self._account = account
         self._measure = account.measure
@@ -48,7 +49,8 @@ class Sizes:
         self._metadata = metadata
         self._removal = removal
         self._writeback = writeback
-        self._size_of = size_of
+        self._is_remote = is_remote
+        self._size_of = size_of_remote if is_remote else size_of
         self._being_opened: Counter[int] = Counter()
 
     def overwrite(self, handle: int, offset: int, content: bytes) -> int | None:
@@ -75,7 +77,11 @@ class Sizes:
                 raise _over_quota()
             content, end = content[: most - offset], most
         with self._account.resizing(file.node.id, file.fd, before, end):
-            return self._content.write(handle, offset, content)
+            written = self._content.write(handle, offset, content)
+            if self._is_remote:
+                # Until the server has it, the next mount that gets the lock would count it once more.
+                self._store.sync(file.fd, datasync=True)
+            return written
 
     def is_longer(self, node: int, handle: int | None, size: int) -> bool:
         """Tell whether a file is longer than that."""
