@@ -12,8 +12,9 @@ from csi.launch_plan import plan_pod
 from csi.mount_pod import PodSettings, label_value, namespace_of, render_mount_pod
 from csi.mount_pod_status import parse_mount_pod
 from csi.records import Record, Stage, decode_record, encode_record
+from sidemount.host.last_words import leave_last_words
 from sidemount.model.driver_class import Abilities, DriverClass, Resources
-from sidemount.model.errors import InvalidRequest, PolicyDenied, Unsupported
+from sidemount.model.errors import HostFailure, InvalidRequest, PolicyDenied, Unsupported
 from sidemount.model.mountspec import MountSpec
 from sidemount.model.selector import LabelSelector
 from sidemount.model.volume_request import Delivery
@@ -169,17 +170,17 @@ def test_a_pod_of_any_shape_is_read(junk: dict[str, Any]) -> None:
     assert parse_mount_pod(junk).trouble is None
 
 
-def test_how_a_daemon_ended_is_told_in_its_own_words() -> None:
-    ended = {
-        "exitCode": 3,
-        "reason": "Error",
-        "message": "volume v: no such bucket (host_failure); make it\n",
-    }
+def test_how_a_daemon_ended_is_told_in_its_own_words(tmp_path: Path) -> None:
+    """What it has left as its container's last words, as kubelet passes them on."""
+    place = tmp_path / "termination-log"
+    place.touch()
+    leave_last_words(HostFailure("volume v: no such bucket", hint="make it"), str(place))
+    ended = {"exitCode": 3, "reason": "Error", "message": place.read_text()}
     status = {"phase": "Running", "containerStatuses": [{"state": {"terminated": ended}}]}
     pod = parse_mount_pod({"metadata": {"name": "p", "namespace": "n"}, "status": status})
     assert pod.trouble is not None
     assert pod.trouble.told == "its mount pod n/p has ended with code 3: volume v: no such bucket"
-    assert pod.trouble.words.hint == "make it"
+    assert (pod.trouble.words.hint, pod.trouble.words.is_own) == ("make it", True)
 
 
 def test_a_daemon_out_of_memory_says_so() -> None:
