@@ -24,7 +24,7 @@ from sidemount.host.limits import Limits
 from sidemount.host.logs import EventLog, log
 from sidemount.host.loop import Loop
 from sidemount.host.mount_table import OwnedBy, detach_layers
-from sidemount.host.session import Event, Phase
+from sidemount.host.session import Phase
 from sidemount.host.volume_places import VolumePlaces
 from sidemount.host.volume_state import Surroundings
 from sidemount.model.errors import BadMessage, HostFailure, OperationPending, VolumeError
@@ -207,7 +207,7 @@ class NodeKeeper:
             self._send(words.written(words.DROPPED, name=name))
         elif name not in self._dropping:
             self._dropping.add(name)
-            volume.handle(Event.TERMINATE)
+            volume.drop()
 
     def _finished(self, name: str) -> None:
         # Not within the volume's own callback: what it has begun there has to come to its end.

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,9 @@ from sidemount.model.mountspec import KeeperMount, MountSpec, View
 from sidemount.model.names import view_name
 
 _STATISTICS = "statistics"
+# A daemon's first process runs no filesystem, and says that it lives once a second.
+_SILENT_S = 6.0
+_LOOK_AGAIN_S = 0.5
 
 Status = tuple[str, str, str, str, int, str]  # phase, fault, abnormal, hung, generation, lacks
 Answered = Callable[[Outcome, dict[str, int] | None], None]
@@ -76,6 +80,21 @@ class KeptVolume(VolumeKeeper):
     def _source_changed(self) -> None:
         super()._source_changed()
         self.tell()
+
+    def drop(self) -> None:
+        """Detach it and let its daemon flush. One that does not even say that it lives is not waited for to the end."""
+        self.handle(Event.TERMINATE)
+        self.state.around.loop.call_later(_SILENT_S, self._look_whether_silent)
+
+    def _look_whether_silent(self) -> None:
+        if self.state.session.phase is not Phase.FLUSHING:
+            return
+        daemon = self.state.daemon
+        if daemon is None or daemon.watchdog.silent_s(time.monotonic()) >= _SILENT_S:
+            self.state.log.warning("flush_given_up", why=f"its daemon has said nothing for {_SILENT_S:g} s")
+            self.handle(Event.DEADLINE)
+        else:
+            self.state.around.loop.call_later(_LOOK_AGAIN_S, self._look_whether_silent)
 
     def check(self, answered: Answered) -> None:
         """Ask the mount for its statistics. Whoever asks meanwhile gets the same answer; one that hangs holds nobody else up."""

@@ -183,6 +183,29 @@ def test_a_hung_daemon_is_told_as_abnormal_in_time_and_stops_no_other_call(plugi
     assert plugin.leftovers() == []
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_daemon_that_hangs_whole_holds_an_unpublish_up_for_ten_seconds(
+    plugin: Plugin, restart: bool
+) -> None:
+    """S0-21: it says nothing, so there is nothing to be flushed; what was acknowledged is in the store."""
+    plugin.publish()
+    with open(plugin.seen() / "file", "wb", buffering=0) as file:
+        file.write(b"acknowledged")
+        os.fsync(file.fileno())
+        _stop_all(plugin.first_daemon())
+        if restart:
+            plugin.kill()
+            plugin.start()
+        began = time.monotonic()
+        plugin.unpublish()
+        assert time.monotonic() - began < 12
+        with contextlib.suppress(OSError):
+            file.close()
+    assert (plugin.store() / "file").read_bytes() == b"acknowledged"
+    assert plugin.leftovers() == []
+
+
 def test_a_mount_that_somebody_takes_away_comes_back(plugin: Plugin) -> None:
     plugin.publish()
     plugin.node.run("umount", "-l", plugin.target("t"))
