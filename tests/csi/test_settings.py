@@ -88,3 +88,25 @@ def test_a_wrong_setting_ends_the_process_in_one_line(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert "nonsense" in done.stderr
+
+
+def test_mount_pods_need_an_image(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="--image is missing"):
+        parse_settings(_flags(tmp_path, launcher="pod"), {})
+    by_flag = parse_settings(_flags(tmp_path, launcher="pod", image="i:1", **{"mount-namespace": "m"}), {})
+    variables = {
+        "SIDEMOUNT_CSI_LAUNCHER": "pod",
+        "SIDEMOUNT_CSI_IMAGE": "i:1",
+        "SIDEMOUNT_CSI_MOUNT_NAMESPACE": "m",
+    }
+    assert parse_settings(_flags(tmp_path), variables) == by_flag
+    assert (by_flag.kubelet_dir, by_flag.mount_namespace_baseline) == (
+        "/var/lib/kubelet",
+        "sidemount-mounts-baseline",
+    )
+
+
+@pytest.mark.parametrize("flag", ["mount-namespace", "mount-namespace-baseline", "mount-priority-class"])
+def test_a_name_that_no_object_can_have_is_refused(tmp_path: Path, flag: str) -> None:
+    with pytest.raises(InvalidRequest, match=flag):
+        parse_settings(_flags(tmp_path, launcher="pod", image="i:1", **{flag: "Not_a_name"}), {})
