@@ -11,6 +11,7 @@ from sidemount.model.errors import BadMessage
 from sidemount.model.pool_layout import (
     SNAPSHOT_RECORD,
     SNAPSHOTS,
+    UNFINISHED,
     VOLUME_RECORD,
     VOLUMES,
     snapshot_dir,
@@ -34,6 +35,11 @@ def place_of(pool: str, kind: Kind) -> str:
 def record_name(kind: Kind) -> str:
     """Return the name of a kind's record in its directory."""
     return VOLUME_RECORD if kind is Kind.VOLUME else SNAPSHOT_RECORD
+
+
+def lock_file(pool: str) -> str:
+    """Return the file that everything in a pool has its locks in."""
+    return f"{pool}/{UNFINISHED}/locks"
 
 
 class Records(Generic[T]):
