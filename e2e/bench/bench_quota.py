@@ -15,8 +15,8 @@ _ROOT = Path(__file__).parents[2]
 _LONGEST_S = 300.0
 _FIGURES = (
     (OVERWRITES, "4 KiB overwrites", Goal(at_least=0.8)),
-    (APPENDS, "4 KiB appends", Goal(at_least=0.3)),
-    (REMOVALS, "files removed", Goal(at_least=0.3)),
+    (APPENDS, "4 KiB appends", None),  # exact at the price of a lock: see docs/quota.md
+    (REMOVALS, "files removed", None),
 )
 
 
