@@ -95,7 +95,8 @@ class BudgetFile:
 
     def write(self, head: Head) -> Head:
         """Write a head as the successor of the current one, and return it as it is then. The current one must have been read."""
-        head = head._replace(number=head.number + 1)
+        number, limit, used, pending = head
+        head = Head(number + 1, limit, used, pending)
         content = _render(head)
         if os.pwrite(self.fd, content, head.number % 2 * _COPY_BYTES) != len(content):
             raise OSError(5, "the budget could not be written")
