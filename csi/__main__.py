@@ -18,6 +18,10 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
         return run(arguments[1:])
     # gRPC would meddle with every child that is started, and none of ours uses it.
     os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"
+    if arguments[:1] == ["probe"]:
+        from csi.probe_entry import run as run_probe
+
+        return run_probe(arguments[1:])
     from csi.plugin_entry import run as run_plugin
 
     return run_plugin(arguments, os.environ if environ is None else environ)

@@ -18,7 +18,9 @@ def documents() -> tuple[tuple[Path, Json], ...]:
     found = []
     for path in sorted(MANIFESTS.rglob("*.yaml")):
         found += [
-            (path, document) for document in yaml.safe_load_all(path.read_text()) if document is not None
+            (path, document)
+            for document in yaml.safe_load_all(path.read_text())
+            if document is not None and "kind" in document  # a driver description has none
         ]
     return tuple(found)
 
@@ -60,6 +62,22 @@ def observer() -> Json:
         for path, document in documents()
         if path == MANIFESTS / "components/observer/deployment.yaml"
     )
+    return found
+
+
+def csi_controller() -> Json:
+    """Return the controller's Deployment, without what the component snapshots adds."""
+    (found,) = (
+        document
+        for path, document in documents()
+        if path == MANIFESTS / "components/csi/controller.yaml" and document["kind"] == "Deployment"
+    )
+    return found
+
+
+def csi_node() -> Json:
+    """Return the node service's DaemonSet."""
+    (found,) = objects("DaemonSet")
     return found
 
 

@@ -6,14 +6,27 @@ from itertools import pairwise
 import pytest
 
 from sidemount.host.live_kinds import KINDS
-from tests.manifests.files import MANIFESTS, Json, deployment, documents, observer, pod_spec
+from tests.manifests.files import MANIFESTS, Json, csi_controller, deployment, documents, observer, pod_spec
 from tests.manifests.files import objects as of_kind
 from webhook.observer.observed_store import KINDS as OBSERVED
 
 _BASE = MANIFESTS / "base/rbac.yaml"
 _CERTS = MANIFESTS / "components/rotated-certificates/rbac.yaml"
 _OBSERVER = MANIFESTS / "components/observer/rbac.yaml"
-_ALL = (_BASE, _CERTS, _OBSERVER)
+_NODE = MANIFESTS / "components/csi/node-rbac.yaml"
+_CONTROLLER = MANIFESTS / "components/csi/controller-rbac.yaml"
+_SNAPSHOTS = MANIFESTS / "components/snapshots/rbac.yaml"
+_ALL = (_BASE, _CERTS, _OBSERVER, _NODE, _CONTROLLER, _SNAPSHOTS)
+# Of which service account each role is.
+_ACCOUNTS = {
+    "observer": ("observer", "sidemount-system"),
+    "sidemount-observer": ("observer", "sidemount-system"),
+    "csi-node": ("node", "sidemount-csi"),
+    "sidemount-csi-node": ("node", "sidemount-csi"),
+    "csi-controller": ("controller", "sidemount-csi"),
+    "sidemount-csi-controller": ("controller", "sidemount-csi"),
+    "sidemount-csi-snapshots": ("controller", "sidemount-csi"),
+}
 
 
 def _rules(kind: str, name: str) -> list[Json]:
@@ -93,6 +106,26 @@ def test_the_observer_may_find_pods_read_their_logs_and_tell_of_them() -> None:
     }
 
 
+def test_the_node_service_reads_classes_namespaces_and_pods_and_makes_mount_pods_alone() -> None:
+    """S2-14. It writes nowhere but in the namespaces of mount pods, and reads no Secret."""
+    assert _granted(_rules("ClusterRole", "sidemount-csi-node")) == {
+        ("sidemount.io", "fusedriverclasses", "list", ""),
+        ("sidemount.io", "fusedriverclasses", "watch", ""),
+        ("", "namespaces", "list", ""),
+        ("", "namespaces", "watch", ""),
+        ("", "pods", "list", ""),
+    }
+    roles = [each for each in of_kind("Role") if each["metadata"]["name"] == "csi-node"]
+    assert {each["metadata"]["namespace"] for each in roles} == {
+        "sidemount-mounts",
+        "sidemount-mounts-baseline",
+    }
+    for role in roles:
+        assert _granted(role["rules"]) == {
+            ("", "pods", verb, "") for verb in ("get", "list", "watch", "create", "delete")
+        }
+
+
 def test_no_rule_has_a_wildcard() -> None:
     for kind in ("Role", "ClusterRole"):
         for role in of_kind(kind):
@@ -111,12 +144,13 @@ def test_every_binding_binds_a_role_that_is_there_to_the_account_that_runs() -> 
         for binding in of_kind(kind):
             role = binding["roleRef"]["name"]
             bound.add((binding["roleRef"]["kind"], role))
-            account = "observer" if role.endswith("observer") else "webhook"
+            account, namespace = _ACCOUNTS.get(role, ("webhook", "sidemount-system"))
             assert binding["subjects"] == [
-                {"kind": "ServiceAccount", "name": account, "namespace": "sidemount-system"}
+                {"kind": "ServiceAccount", "name": account, "namespace": namespace}
             ]
     assert bound == roles
-    accounts = {pod_spec(workload)["serviceAccountName"] for workload in (deployment(), observer())}
+    workloads = (deployment(), observer(), *of_kind("DaemonSet"), csi_controller())
+    accounts = {pod_spec(workload)["serviceAccountName"] for workload in workloads}
     assert accounts == {account["metadata"]["name"] for account in of_kind("ServiceAccount")}
 
 
