@@ -243,6 +243,12 @@ class Pod:
     resources: Resources
 
     @property
+    def mounted_volumes(self) -> tuple[Volume, ...]:
+        """Return the volumes that some container mounts: a kubelet passes over all others."""
+        used = {mount.volume for container in self.containers for mount in container.mounts}
+        return tuple(volume for volume in self.volumes if volume.name in used)
+
+    @property
     def inits(self) -> tuple[Container, ...]:
         """Return the init containers and native sidecars, in order."""
         return tuple(c for c in self.containers if c.kind is not Kind.APP)

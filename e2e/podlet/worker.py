@@ -93,7 +93,7 @@ class PodWorker:
         """Make volumes and sandbox, retrying as kubelet does; None when deletion came first."""
         while True:
             try:
-                for volume in self.pod.volumes:
+                for volume in self.pod.mounted_volumes:
                     self._volumes.set_up(volume)
                 break
             except MountFailed as error:
@@ -112,7 +112,7 @@ class PodWorker:
             pod=self.pod,
             images=self._node.images,
             objects=self._objects,
-            volumes={volume.name: self._volumes.located(volume) for volume in self.pod.volumes},
+            volumes={volume.name: self._volumes.located(volume) for volume in self.pod.mounted_volumes},
             runtime=self._node.runtime,
             sandbox=sandbox,
             cgroup=self._cgroup,

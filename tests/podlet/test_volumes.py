@@ -76,7 +76,7 @@ def test_a_volume_that_cannot_be_set_up_holds_the_whole_pod(make_node: MakeNode,
     place = tmp_path / "place"
     volume = {"name": "v", "hostPath": {"path": str(place), "type": "Directory"}}
     node = make_node()
-    running = node.run(pod(container("app"), volumes=[volume]))
+    running = node.run(pod(container("app", volumeMounts=[mount("v", "/v")]), volumes=[volume]))
     status = running.wait_for(lambda s: bool(s.containers["app"].message), 20, "waiting")
     assert status.containers["app"].reason == "ContainerCreating"
     assert f"hostPath type check failed: {place} is not a directory" in status.containers["app"].message
@@ -87,9 +87,21 @@ def test_a_volume_that_cannot_be_set_up_holds_the_whole_pod(make_node: MakeNode,
 
 
 def test_a_pod_waiting_for_a_volume_can_be_deleted(node: Podlet) -> None:
-    running = node.run(pod(container("app"), volumes=[{"name": "v", "secret": {"secretName": "none"}}]))
+    running = node.run(
+        pod(
+            container("app", volumeMounts=[mount("v", "/v")]),
+            volumes=[{"name": "v", "secret": {"secretName": "none"}}],
+        )
+    )
     status = running.wait_for(lambda s: bool(s.containers["app"].message), 20, "waiting")
     assert 'secret "none" not found' in status.containers["app"].message
+    running.delete()
+
+
+def test_a_volume_that_no_container_mounts_is_passed_over(make_node: MakeNode) -> None:
+    volumes = [{"name": "c", "persistentVolumeClaim": {"claimName": "served-by-others"}}]
+    running = make_node().run(pod(container("app"), volumes=volumes))
+    running.wait_ready(20)
     running.delete()
 
 
