@@ -80,6 +80,10 @@ def test_the_controller_has_the_companions_and_each_elects_a_leader() -> None:
             assert "--leader-election" in each["args"]
     mounted = {each["mountPath"] for each in _container(csi_controller(), "controller")["volumeMounts"]}
     assert set(settings.pools) <= mounted
+    # The node service opens them for the daemons, which see nothing of the node.
+    assert set(settings.pools) <= {
+        each["mountPath"] for each in _container(csi_node(), "node")["volumeMounts"]
+    }
 
 
 def test_snapshots_are_a_switch_of_their_own() -> None:
