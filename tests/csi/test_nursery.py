@@ -2,6 +2,7 @@
 
 import os
 import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,10 @@ _STATUS = (
 def _nursery(plugin: Plugin) -> int:
     eventually(lambda: plugin.events("nursery_ready"), what="the nursery is ready", timeout_s=60)
     return int(plugin.events("nursery_ready")[-1]["pid"])
+
+
+def _is_gone(place: Path) -> bool:
+    return not place.exists()
 
 
 def _seen_of(pid: int) -> dict[str, object]:
@@ -96,9 +101,9 @@ def test_its_death_is_nothing_to_those_it_has_started(plugin: Plugin) -> None:
 
 def test_it_ends_with_the_plugin_however_that_ends(plugin: Plugin) -> None:
     for end in (plugin.kill, plugin.stop):
-        nursery = _nursery(plugin)
+        place = Path(f"/proc/{_nursery(plugin)}")
         end()
-        eventually(lambda n=nursery: not Path(f"/proc/{n}").exists(), what="the nursery has ended")
+        eventually(partial(_is_gone, place), what="the nursery has ended")
         plugin.log.unlink()
         plugin.start()
 
