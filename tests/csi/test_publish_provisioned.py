@@ -69,7 +69,9 @@ def _publish(plugin: Plugin, pool: Path, volume_id: str = "v1", **context: str) 
     request = plugin.publish_request("t", "v1")
     request.volume_id = volume_id
     request.volume_context.clear()
-    request.volume_context.update({"class": "pool", "source": f"dir://{pool}", "volume": volume_id, **context})
+    request.volume_context.update(
+        {"class": "pool", "source": f"dir://{pool}", "volume": volume_id, **context}
+    )
     plugin.call("Node", "NodePublishVolume", request)
 
 
