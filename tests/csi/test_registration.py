@@ -3,9 +3,10 @@
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import grpc
@@ -20,6 +21,13 @@ from tests.host.mount_node import eventually
 
 _ENDPOINT = "/var/lib/kubelet/plugins/csi.sidemount.io/csi.sock"
 _WITHIN_S = 20.0
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory with a short name: a socket's path has 107 bytes at most."""
+    with TemporaryDirectory(prefix="sm") as directory:
+        yield Path(directory)
 
 
 @asynccontextmanager
@@ -54,10 +62,10 @@ async def _told(path: Path, **status: Any) -> None:
 
 
 @pytest.mark.asyncio
-async def test_kubelet_is_told_who_we_are_byte_by_byte(tmp_path: Path) -> None:
+async def test_kubelet_is_told_who_we_are_byte_by_byte(place: Path) -> None:
     """S4-36. Numbers of pluginregistration v1, decoded by a second encoder's reader."""
-    async with _kept(tmp_path):
-        path = tmp_path / SOCKET
+    async with _kept(place):
+        path = place / SOCKET
         await _until(path.is_socket)
         assert read_fields(await _call(path, "GetInfo")) == {
             1: [b"CSIPlugin"],
@@ -66,15 +74,13 @@ async def test_kubelet_is_told_who_we_are_byte_by_byte(tmp_path: Path) -> None:
             4: [b"1.0.0"],
         }
         assert path.stat().st_mode & 0o777 == 0o600
-    assert os.listdir(tmp_path) == []
+    assert os.listdir(place) == []
 
 
 @pytest.mark.asyncio
-async def test_what_kubelet_says_is_what_health_says(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with _kept(tmp_path) as registration:
-        path = tmp_path / SOCKET
+async def test_what_kubelet_says_is_what_health_says(place: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with _kept(place) as registration:
+        path = place / SOCKET
         await _until(path.is_socket)
         assert registration.fault == "kubelet has not asked yet"
         await _call(path, "NotifyRegistrationStatus", written({1: 1}))
@@ -87,21 +93,21 @@ async def test_what_kubelet_says_is_what_health_says(
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("there", ["nothing", "stale", "file"])
-async def test_the_socket_is_made_anew_when_another_lies_there(tmp_path: Path, there: str) -> None:
+async def test_the_socket_is_made_anew_when_another_lies_there(place: Path, there: str) -> None:
     """Kubelet has made its directory anew, or somebody has cleared it."""
-    async with _kept(tmp_path) as registration:
-        path = tmp_path / SOCKET
+    async with _kept(place) as registration:
+        path = place / SOCKET
         await _until(path.is_socket)
         await _told(path, plugin_registered=True)
         first = path.stat().st_ctime_ns  # numbers of files come again
         if there == "nothing":
             path.unlink()
         elif there == "stale":
-            _stale_socket(tmp_path / "other")
-            (tmp_path / "other").rename(path)
+            _stale_socket(place / "other")
+            (place / "other").rename(path)
         else:
-            (tmp_path / "other").write_text("")
-            (tmp_path / "other").rename(path)
+            (place / "other").write_text("")
+            (place / "other").rename(path)
         if there == "file":
             await _until(lambda: "no socket" in registration.fault)
             path.unlink()
@@ -110,18 +116,18 @@ async def test_the_socket_is_made_anew_when_another_lies_there(tmp_path: Path, t
 
 
 @pytest.mark.asyncio
-async def test_a_stale_socket_of_a_plugin_that_was_killed_is_replaced(tmp_path: Path) -> None:
-    _stale_socket(tmp_path / SOCKET)
-    async with _kept(tmp_path) as registration:
+async def test_a_stale_socket_of_a_plugin_that_was_killed_is_replaced(place: Path) -> None:
+    _stale_socket(place / SOCKET)
+    async with _kept(place) as registration:
         await _until(lambda: registration.is_open)
-        assert await _call(tmp_path / SOCKET, "GetInfo")
+        assert await _call(place / SOCKET, "GetInfo")
 
 
 @pytest.mark.asyncio
-async def test_a_kubelet_that_says_nothing_is_shown_the_socket_again(tmp_path: Path) -> None:
+async def test_a_kubelet_that_says_nothing_is_shown_the_socket_again(place: Path) -> None:
     """It forgets a socket whose event it has missed. Once it has registered us nothing is touched any more."""
-    async with _kept(tmp_path, silence_s=0.1):
-        path = tmp_path / SOCKET
+    async with _kept(place, silence_s=0.1):
+        path = place / SOCKET
         await _until(path.is_socket)
         made: set[int] = set()
         while len(made) < 3:
@@ -136,8 +142,8 @@ async def test_a_kubelet_that_says_nothing_is_shown_the_socket_again(tmp_path: P
 
 
 @pytest.mark.asyncio
-async def test_a_directory_that_cannot_be_used_is_told_and_tried_again(tmp_path: Path) -> None:
-    directory = tmp_path / "plugins_registry"
+async def test_a_directory_that_cannot_be_used_is_told_and_tried_again(place: Path) -> None:
+    directory = place / "plugins_registry"
     directory.write_text("a file")
     async with _kept(directory) as registration:
         await _until(lambda: "plugins_registry" in registration.fault)
