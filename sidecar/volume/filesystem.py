@@ -66,7 +66,6 @@ class VolumeFilesystem(DirectoryFilesystem):
                 content=self._content,
                 metadata=self._metadata,
                 removal=self._removal,
-                writeback=settings.writeback,
                 is_remote=self._is_remote,
             )
             self._inherit_charges(self._sizes)
@@ -74,7 +73,7 @@ class VolumeFilesystem(DirectoryFilesystem):
     # Content and sizes.
 
     async def write(self, handle: int, offset: int, content: bytes) -> int:
-        """Write, as much as there is room for; EDQUOT if there is none."""
+        """Write. EDQUOT if there is not room for all of it."""
         sizes = self._sizes
         if not self._still.enter_now():
             await self._wait(self._enter)

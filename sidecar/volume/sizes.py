@@ -35,7 +35,6 @@ class Sizes:
         content: Content,
         metadata: Metadata,
         removal: Removal,
-        writeback: bool,
         is_remote: bool,
     ) -> None:
         self._account = account
@@ -48,7 +47,6 @@ class Sizes:
         self._content = content
         self._metadata = metadata
         self._removal = removal
-        self._writeback = writeback
         self._is_remote = is_remote
         self._size_of = size_of_remote if is_remote else size_of
         self._being_opened: Counter[int] = Counter()
@@ -60,9 +58,9 @@ class Sizes:
         return self._content.write(handle, offset, content)
 
     def extend(self, handle: int, offset: int, content: bytes) -> int:
-        """Write as much as there is room for. EDQUOT if there is none.
+        """Write, the file becoming longer. All or nothing: EDQUOT if there is not room for all of it.
 
-        A kernel that collects writes does not look at how much was written: then it is all or nothing.
+        So what an application is refused is not there in part, and a kernel that collects writes has lost nothing it took for written.
         """
         file = self._files[handle]
         before = self._measure(file.fd)
@@ -70,12 +68,8 @@ class Sizes:
         growth = end - before.size
         if growth <= 0:
             return self._content.write(handle, offset, content)
-        room = self._account.room(growth)
-        if room < growth:
-            most = before.size + room
-            if self._writeback or offset >= most:
-                raise _over_quota()
-            content, end = content[: most - offset], most
+        if self._account.room(growth) < growth:
+            raise _over_quota()
         with self._account.resizing(file.node.id, file.fd, before, end):
             written = self._content.write(handle, offset, content)
             if self._is_remote:

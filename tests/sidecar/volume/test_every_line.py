@@ -63,7 +63,8 @@ def extend(it: Application) -> None:
 
 
 def fill(it: Application) -> None:
-    run(it.filesystem.write(it.handles["a"], 1000, b"x" * 20_000))
+    with pytest.raises(OSError, match="quota"):
+        run(it.filesystem.write(it.handles["a"], 1000, b"x" * 20_000))
 
 
 def truncate(it: Application) -> None:

@@ -42,6 +42,11 @@ def test_a_volume_is_as_large_as_its_limit_until_it_is_expanded(volume: Mounted)
     fill = ["dd", "if=/dev/zero", "bs=64K", "conv=fsync"]
     subprocess.run([*fill, "count=12", f"of={volume.path}/a"], check=True, capture_output=True)
     assert df(volume.path) == (MI, 256 * KI)
+    at_once = ["dd", "if=/dev/zero", "bs=512K", "count=1", f"of={volume.path}/b"]
+    whole = subprocess.run(at_once, capture_output=True, text=True)
+    assert whole.returncode
+    assert "Disk quota exceeded" in whole.stderr
+    assert used(volume.source) == held(volume.source) == 768 * KI
     more = subprocess.run([*fill, "count=8", f"of={volume.path}/b"], capture_output=True, text=True)
     assert more.returncode
     assert "Disk quota exceeded" in more.stderr
@@ -55,10 +60,13 @@ def test_a_volume_is_as_large_as_its_limit_until_it_is_expanded(volume: Mounted)
     assert used(volume.source) == held(volume.source) == 1280 * KI
 
 
-def test_a_write_is_done_as_far_as_there_is_room(volume: Mounted) -> None:
-    with open(volume.path / "f", "wb", buffering=0) as file:
-        assert os.pwrite(file.fileno(), b"x" * (MI - 10), 0) == MI - 10
-        assert os.pwrite(file.fileno(), b"y" * 100, MI - 20) == 20
+def test_a_write_that_does_not_fit_is_not_there_in_part(volume: Mounted) -> None:
+    """What begins within a page the kernel sends in two."""
+    with open(volume.path / "f", "wb+", buffering=0) as file:
+        assert os.pwrite(file.fileno(), b"x" * (MI - 4 * KI), 0) == MI - 4 * KI
+        assert refused(os.pwrite, file.fileno(), b"y" * 12 * KI, MI - 8 * KI)
+        assert os.pread(file.fileno(), 8 * KI, MI - 8 * KI) == b"x" * 4 * KI
+        assert os.pwrite(file.fileno(), b"z" * 4 * KI, MI - 4 * KI) == 4 * KI
         assert refused(os.pwrite, file.fileno(), b"z", MI)
         assert os.pwrite(file.fileno(), b"z", MI - 1) == 1
     assert used(volume.source) == held(volume.source) == MI
@@ -252,7 +260,8 @@ def test_the_size_is_the_limit_to_the_byte(tmp_path: Path, limit: int) -> None:
         found = os.statvfs(volume.path)
         assert found.f_blocks * found.f_frsize == found.f_blocks * found.f_bsize == limit
         with open(volume.path / "f", "wb", buffering=0) as file:
-            assert file.write(b"x" * 2 * MI) == limit
+            assert file.write(b"x" * limit) == limit
+            assert refused(file.write, b"x")
         assert df(volume.path) == (limit, 0)
 
 
