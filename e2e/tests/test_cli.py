@@ -160,7 +160,10 @@ def test_a_cluster_before_with_and_after_an_installation_that_nobody_runs(bare: 
     finally:
         for kind in _BLOCKING:
             bare.run("delete", kind, "--selector=app.kubernetes.io/part-of=sidemount")
-    after = sidemount_command(bare, "doctor", "--uninstalled", "-n", "doctor-open", "-o", "json")
+    uninstalled = ("doctor", "--uninstalled", "-n", "doctor-open", "-o", "json")
+    # The API server goes on by a deleted policy for a moment.
+    wait_for(lambda: sidemount_command(bare, *uninstalled).code == 0, _SERVED_S)
+    after = sidemount_command(bare, *uninstalled)
     assert after.code == 0, after.out
     assert findings(after)["asking pod"][0]["verdict"] == "ok"
     assert findings(after)["the rest"][0]["verdict"] == "warn"
