@@ -271,13 +271,19 @@ def test_as_the_first_process_of_a_container_it_leaves_no_zombies(node: MountNod
 
 
 def test_many_targets_at_once_and_nothing_is_left(plugin: Plugin) -> None:
-    """S0-13, in small: eight at a time; descriptors, processes, mounts and files are what they were."""
+    """S0-13, in small: eight at a time; descriptors, processes, mounts and files are what they were.
+
+    Sixteen targets would leave sixteen descriptors; one more or less is a call's that ends at that moment.
+    """
     _at_once(plugin, ["warm"])
     before = _descriptors(plugin)
     for _ in range(2):
         _at_once(plugin, [f"t{number}" for number in range(8)])
     assert plugin.leftovers() == []
-    assert _descriptors(plugin) == before
+    eventually(
+        lambda: all(now <= was for now, was in zip(_descriptors(plugin), before, strict=True)),
+        what=f"no more descriptors than {before}",
+    )
 
 
 def test_identical_calls_at_once_end_in_one_publication(plugin: Plugin) -> None:

@@ -69,6 +69,11 @@ def _kill_both(running: RunningPod) -> None:
         running.kill(container)
 
 
+def _nothing_is_left(running: RunningPod) -> None:
+    """The node service's own keeper and nursery end a moment after it."""
+    eventually(lambda: not running.leaks(), what="nothing of the pod or the node service is left")
+
+
 def test_a_pod_whose_keeper_and_daemon_are_dead_ends_and_no_file_goes(stage: Stage, tmp_path: Path) -> None:
     """k/k#129550: what no process of the pod can do is done by the node service."""
     tree = stage.tree()
@@ -79,7 +84,7 @@ def test_a_pod_whose_keeper_and_daemon_are_dead_ends_and_no_file_goes(stage: Sta
         _kill_both(running)
         running.wait_for(lambda s: s.is_gone, 60, "gone")
         assert "leftover_detached" in log.read_text()
-    eventually(lambda: not running.leaks(), what="nothing of the pod or the node service is left")
+    _nothing_is_left(running)
     assert not tree.changes()
 
 
@@ -97,4 +102,6 @@ def test_a_living_pod_s_dead_mounts_are_its_keeper_s(stage: Stage, tmp_path: Pat
         )
         assert running.exec("app", ["cat", "/books/poem.txt"]).exit_code == 0
         assert "leftover_detached" not in log.read_text()
-    running.delete(0, deadline_s=60)
+    running.node.request("delete", grace=0)
+    running.wait_for(lambda s: s.is_gone, 60, "gone")
+    _nothing_is_left(running)
