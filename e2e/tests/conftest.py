@@ -18,6 +18,7 @@ from e2e.cluster.running import RunningCluster, take_down
 from e2e.cluster.service_images import load_services
 from e2e.cluster.waiting import wait_for
 from e2e.tests import evidence, foreign
+from e2e.tests.csi_world import RESTRICTED, CsiPath, World
 from e2e.tests.deployment import Installation
 from e2e.tests.node_state import look_at_node
 from e2e.tests.pods import Namespace
@@ -201,6 +202,59 @@ def ml_beside(
 ) -> Iterator[Namespace]:
     """The same, where the node cannot be compared: the webhook's own pods are other ones afterwards."""
     yield from in_namespace(installed.api, named_after(request.node), OPEN, sources.node)
+
+
+@pytest.fixture(scope="session")
+def csi_path(installation: Installation, own_cluster: RunningCluster | None) -> Iterator[CsiPath]:
+    """The CSI path, not yet installed."""
+    if own_cluster is None:
+        pytest.skip("the companions' images are on no other cluster")
+    path = CsiPath(installation, own_cluster)
+    try:
+        yield path
+    finally:
+        _take_away(path)
+
+
+@pytest.fixture(scope="module")
+def csi(csi_path: CsiPath, request: pytest.FixtureRequest) -> Iterator[CsiPath]:
+    """The CSI path, installed. It stays for the next module, unless that has no use for it."""
+    csi_path.ensure()
+    yield csi_path
+    items = request.session.items
+    last = max(index for index, item in enumerate(items) if item.path == request.path)
+    following = items[last + 1 : last + 2]
+    if not any("csi" in getattr(item, "fixturenames", ()) for item in following):
+        _take_away(csi_path)
+
+
+@pytest.fixture(scope="module")
+def snapshots(csi: CsiPath) -> CsiPath:
+    """The same with snapshots."""
+    csi.ensure_snapshots()
+    return csi
+
+
+def _take_away(path: CsiPath) -> None:
+    if not os.environ.get("E2E_CLUSTER"):
+        path.remove()
+
+
+@pytest.fixture
+def world(
+    csi: CsiPath, namespaces_go: None, unchanged_node: None, request: pytest.FixtureRequest
+) -> Iterator[World]:
+    """A namespace that enforces the level `restricted`, unless the test names other labels; the node is compared afterwards."""
+    with_labels = getattr(request, "param", RESTRICTED)
+    for made in in_namespace(csi.api, named_after(request.node), with_labels):
+        yield World(csi, made)
+
+
+@pytest.fixture
+def world_beside(csi: CsiPath, namespaces_go: None, request: pytest.FixtureRequest) -> Iterator[World]:
+    """The same, where the node cannot be compared: the plugin's own pod is another one afterwards."""
+    for made in in_namespace(csi.api, named_after(request.node), RESTRICTED):
+        yield World(csi, made)
 
 
 def named_after(test: pytest.Item) -> str:
