@@ -8,6 +8,7 @@ from sidemount.model.keeper_log import KeeperEvent, Kind, told
 from sidemount.model.names import KEEPER_CONTAINER
 from webhook.observer.pod_view import PodView, VolumeView
 
+COMPONENT = "sidemount-observer"
 MESSAGE_MAX = 1000  # an Event's message may hold 1,024
 
 
@@ -40,6 +41,21 @@ class Occurrence:
     container: str = ""
     driver_class: str = ""
     stall_ms: int | None = None
+
+    @property
+    def is_warning(self) -> bool:
+        """Whether somebody should look."""
+        return self.reason in WARNINGS
+
+    @property
+    def about(self) -> str:
+        """What of the pod it is about."""
+        return self.volume or self.container
+
+    @property
+    def field_path(self) -> str:
+        """The container in the pod."""
+        return f"spec.initContainers{{{self.container}}}" if self.container else ""
 
 
 def injected(pod: PodView) -> Occurrence:

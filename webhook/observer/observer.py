@@ -13,12 +13,12 @@ from sidemount.host.cluster import Cluster
 from sidemount.host.cluster_configuration import load_cluster_configuration
 from sidemount.host.cluster_reader import ClusterReader, ReadLimits
 from sidemount.host.election import Election, lease_place
+from sidemount.host.event_desk import DeskLimits
 from sidemount.host.exposition import Exposition, Verdict
 from sidemount.host.kind_watch import KindWatch, Pace
 from sidemount.host.logs import log
 from sidemount.model.errors import VolumeError
 from sidemount.model.lease import RENEW_EVERY_S
-from webhook.observer.event_desk import DeskLimits
 from webhook.observer.observed_store import KINDS
 from webhook.observer.settings import ObserverSettings
 from webhook.observer.watchtower import Watchtower

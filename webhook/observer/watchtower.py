@@ -11,16 +11,17 @@ from prometheus_client.registry import Collector
 from sidemount.host.cluster import Cluster
 from sidemount.host.cluster_reader import ClusterReader
 from sidemount.host.election import Election
+from sidemount.host.event_desk import DeskLimits
+from sidemount.host.event_record import Teller
+from sidemount.host.event_writing import EventWriting
 from sidemount.host.live_report import families
 from sidemount.host.logs import log
 from sidemount.model.keeper_log import HealthState, KeeperEvent
 from sidemount.model.timestamp import parse_timestamp_ms
 from sidemount.model.volume_request import Delivery
-from webhook.observer.event_desk import DeskLimits
-from webhook.observer.event_writing import EventWriting
 from webhook.observer.log_reading import LogReading
 from webhook.observer.log_schedule import LogPace
-from webhook.observer.news import Occurrence, deaths, injected, told_by_keeper
+from webhook.observer.news import COMPONENT, Occurrence, Reason, deaths, injected, told_by_keeper
 from webhook.observer.observed_store import ObservedStore, View
 from webhook.observer.pod_view import PodView
 from webhook.observer.settings import ObserverSettings
@@ -78,7 +79,14 @@ class Watchtower(Collector):
         self._deaths: dict[str, dict[str, int]] = {}  # by pod and container, the last that was told
         self.store = ObservedStore(clock, self._seen)
         self._tally = Tally(lambda name: name in self.store.classes)
-        self._events = EventWriting(cluster, limits, instance=instance, leads=self._leads, clock=clock)
+        self._events = EventWriting(
+            cluster,
+            limits,
+            teller=Teller(COMPONENT, instance),
+            reasons=Reason,
+            leads=self._leads,
+            clock=clock,
+        )
         self._statuses = StatusWriting(
             cluster,
             self.store,

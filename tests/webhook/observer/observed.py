@@ -4,8 +4,8 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from sidemount.host.event_desk import DeskLimits
 from sidemount.host.live_kinds import Key
-from webhook.observer.event_desk import DeskLimits
 from webhook.observer.observed_store import POD
 from webhook.observer.pod_view import PodView, read_pod
 from webhook.observer.settings import ObserverSettings

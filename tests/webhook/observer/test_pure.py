@@ -9,15 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidemount.host.live_kinds import FUSE_DRIVER_CLASS, Key
-from sidemount.model.errors import InvalidRequest
-from sidemount.model.keeper_log import parse_line
-from sidemount.model.names import subdomain_fault
-from tests.webhook.observer.observed import driver_class, line, pod, samples, status_of, view, watchtower
-from webhook.observer.class_view import read_class, render_status, wanted_status
-from webhook.observer.event_desk import DeskLimits, EventDesk
-from webhook.observer.event_record import (
+from sidemount.host.event_desk import DeskLimits, EventDesk
+from sidemount.host.event_record import (
     EventRecord,
+    Teller,
     event_name,
     key_of,
     merged,
@@ -25,6 +20,12 @@ from webhook.observer.event_record import (
     render_event,
     render_update,
 )
+from sidemount.host.live_kinds import FUSE_DRIVER_CLASS, Key
+from sidemount.model.errors import InvalidRequest
+from sidemount.model.keeper_log import parse_line
+from sidemount.model.names import subdomain_fault
+from tests.webhook.observer.observed import driver_class, line, pod, samples, status_of, view, watchtower
+from webhook.observer.class_view import read_class, render_status, wanted_status
 from webhook.observer.log_schedule import LogPace, LogSchedule
 from webhook.observer.news import MESSAGE_MAX, Occurrence, Reason, deaths, injected, told_by_keeper
 from webhook.observer.pod_view import read_pod
@@ -198,7 +199,7 @@ def test_a_message_is_bounded() -> None:
 def test_an_event_says_what_it_has_told_so_that_nothing_is_told_twice() -> None:
     first = merged(None, [1000, 2000])
     assert first == EventRecord(count=2, first_ms=1000, last_ms=2000)
-    document = render_event(occurrence(2000), first, "i")
+    document = render_event(occurrence(2000), first, Teller("sidemount-observer", "i"))
     document["metadata"]["resourceVersion"] = "7"
     known = read_record(document)
     assert known == replace(first, version="7")

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from sidemount.host.event_desk import DeskLimits
+from sidemount.host.event_record import Teller
+from sidemount.host.event_writing import EventWriting
 from sidemount.model.keeper_log import KeeperEvent
 from tests.webhook.observer.observed import line, samples, status_of, view, watchtower
-from webhook.observer.event_desk import DeskLimits
-from webhook.observer.event_writing import EventWriting
 from webhook.observer.log_reading import LogReading
 from webhook.observer.log_schedule import LogPace
 from webhook.observer.news import Occurrence, Reason
@@ -107,7 +108,14 @@ async def test_an_event_whose_write_was_cut_short_by_the_end_of_a_term_is_told_i
 
     now, server = [0.0], Server()
     cluster: Any = server
-    writing = EventWriting(cluster, DeskLimits(), instance="i", leads=lambda: True, clock=lambda: now[0])
+    writing = EventWriting(
+        cluster,
+        DeskLimits(),
+        teller=Teller("sidemount-observer", "i"),
+        reasons=Reason,
+        leads=lambda: True,
+        clock=lambda: now[0],
+    )
     told = Occurrence(
         namespace="ml", pod="p", uid="u", reason=Reason.TAKEN_OVER, at_ms=1000, message="m", volume="train"
     )

@@ -1,26 +1,28 @@
-"""EventWriting: writes what the desk gives, while we lead, and never twice."""
+"""EventWriting: writes what the desk gives, while we may, and never twice."""
 
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable
+from enum import Enum
 
 from sidemount.host.cluster import Cluster, Place
-from sidemount.host.logs import log
-from sidemount.model.errors import NotReady, PublishConflict, VolumeError
-from webhook.observer.event_desk import DeskLimits, EventDesk, Pending
-from webhook.observer.event_record import (
+from sidemount.host.event_desk import DeskLimits, EventDesk, Pending
+from sidemount.host.event_record import (
     EventRecord,
     Key,
+    Occurrence,
+    Teller,
     event_name,
     merged,
     read_record,
     render_event,
     render_update,
 )
-from webhook.observer.news import Occurrence, Reason
+from sidemount.host.logs import log
+from sidemount.model.errors import NotReady, PublishConflict, VolumeError
 
 _IDLE_S = 0.5
-_log = log("observer.event_writing")
+_log = log("event_writing")
 
 
 class EventWriting:
@@ -31,18 +33,20 @@ class EventWriting:
         cluster: Cluster,
         limits: DeskLimits,
         *,
-        instance: str,
+        teller: Teller,
+        reasons: Iterable[Enum],
         leads: Callable[[], bool],
         clock: Callable[[], float],
     ) -> None:
+        """`reasons` are all that there will be. Nothing is written while `leads` says that another one writes."""
         self._cluster = cluster
-        self._instance = instance
+        self._teller = teller
         self._leads = leads
         self._clock = clock
         self._desk = EventDesk(limits, clock())
         self._wake = asyncio.Event()
         # There before the first: of a counter that begins with 1 Prometheus sees no increase.
-        self.results: Counter[tuple[str, str]] = Counter({(reason.value, "dropped"): 0 for reason in Reason})
+        self.results: Counter[tuple[str, str]] = Counter({(reason.value, "dropped"): 0 for reason in reasons})
 
     def __len__(self) -> int:
         return len(self._desk)
@@ -108,7 +112,7 @@ class EventWriting:
         if news.version:
             document = await self._cluster.patch(place, render_update(latest, news))
         else:
-            document = await self._cluster.create(place, render_event(latest, news, self._instance))
+            document = await self._cluster.create(place, render_event(latest, news, self._teller))
         return read_record(document)
 
     def _failed(self, key: Key, pending: Pending, why: str) -> None:

@@ -1,4 +1,4 @@
-"""EventRecord: one Event object, which stands for every occurrence of one reason at one volume of one pod.
+"""EventRecord: one Event object, which stands for every occurrence of one reason at one volume of one object, mostly a pod.
 
 Its name follows from what it is about, and it says itself what it has told last: whoever comes after a restart finds it and
 tells nothing twice. Source: https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/event-v1/ (core/v1 is what
@@ -7,20 +7,61 @@ tells nothing twice. Source: https://kubernetes.io/docs/reference/kubernetes-api
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from hashlib import sha256
-from typing import Any
+from typing import Any, Protocol
 
 from sidemount.model.timestamp import parse_timestamp_ms, render_timestamp
-from webhook.observer.news import WARNINGS, Occurrence
 
-COMPONENT = "sidemount-observer"
 _LAST = "sidemount.io/last-occurrence"
 _PREFIX_MAX = 220
 _COUNT_MAX = (1 << 31) - 1
 _MS_MAX = 1 << 53
 
 Key = tuple[str, str, str, str]
-"""Namespace, the pod's uid, reason, volume or container."""
+"""Namespace, the object's uid, reason, what of the object it is about."""
+
+
+class Occurrence(Protocol):
+    """One thing that happened to a pod. `reason` is of the teller's own, `message` holds no secret and at most 1,024 characters.
+
+    `about`: which of several things of the pod; `field_path`: where in the pod, "" if nowhere.
+    """
+
+    @property
+    def namespace(self) -> str: ...
+
+    @property
+    def pod(self) -> str: ...
+
+    @property
+    def uid(self) -> str: ...
+
+    @property
+    def reason(self) -> Enum: ...
+
+    @property
+    def is_warning(self) -> bool: ...
+
+    @property
+    def at_ms(self) -> int: ...
+
+    @property
+    def message(self) -> str: ...
+
+    @property
+    def about(self) -> str: ...
+
+    @property
+    def field_path(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Teller:
+    """Who tells: what of us, and which one."""
+
+    component: str
+    instance: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +76,7 @@ class EventRecord:
 
 def key_of(occurrence: Occurrence) -> Key:
     """Return which Event tells of it."""
-    about = occurrence.volume or occurrence.container
-    return occurrence.namespace, occurrence.uid, occurrence.reason.value, about
+    return occurrence.namespace, occurrence.uid, occurrence.reason.value, occurrence.about
 
 
 def event_name(occurrence: Occurrence) -> str:
@@ -78,7 +118,7 @@ def merged(record: EventRecord | None, moments_ms: Iterable[int]) -> EventRecord
     )
 
 
-def render_event(occurrence: Occurrence, record: EventRecord, instance: str) -> dict[str, Any]:
+def render_event(occurrence: Occurrence, record: EventRecord, teller: Teller) -> dict[str, Any]:
     """Return a new Event; `occurrence` is the latest."""
     return {
         "apiVersion": "v1",
@@ -94,18 +134,14 @@ def render_event(occurrence: Occurrence, record: EventRecord, instance: str) -> 
             "namespace": occurrence.namespace,
             "name": occurrence.pod,
             "uid": occurrence.uid,
-            **(
-                {"fieldPath": f"spec.initContainers{{{occurrence.container}}}"}
-                if occurrence.container
-                else {}
-            ),
+            **({"fieldPath": occurrence.field_path} if occurrence.field_path else {}),
         },
         "reason": occurrence.reason.value,
         "message": occurrence.message,
-        "type": "Warning" if occurrence.reason in WARNINGS else "Normal",
-        "source": {"component": COMPONENT},
-        "reportingComponent": COMPONENT,
-        "reportingInstance": instance[:128],
+        "type": "Warning" if occurrence.is_warning else "Normal",
+        "source": {"component": teller.component},
+        "reportingComponent": teller.component,
+        "reportingInstance": teller.instance[:128],
         "firstTimestamp": render_timestamp(record.first_ms),
         "lastTimestamp": render_timestamp(record.last_ms),
         "count": record.count,

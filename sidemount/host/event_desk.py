@@ -9,11 +9,9 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from webhook.observer.event_record import EventRecord, Key, key_of
-from webhook.observer.news import WARNINGS, Occurrence
+from sidemount.host.event_record import EventRecord, Key, Occurrence, key_of
 
 _MOMENTS_MAX = 1024
-_WARNING_REASONS = frozenset(reason.value for reason in WARNINGS)
 _Queue = list[tuple[float, Key]]
 
 
@@ -63,7 +61,7 @@ class EventDesk:
             key = key_of(occurrence)
             pending = self._pending.get(key)
             if pending is None:
-                if len(self._pending) >= self._room_for(key):
+                if len(self._pending) >= self._room_for(occurrence):
                     lost += 1
                     continue
                 pending = self._pending[key] = Pending(latest=occurrence)
@@ -118,30 +116,26 @@ class EventDesk:
         known = self._records.get(key)
         return known[1] + self._limits.pace_s if known is not None else float("-inf")
 
-    def _room_for(self, key: Key) -> int:
+    def _room_for(self, occurrence: Occurrence) -> int:
         most = self._limits.waiting
-        return most if _is_warning(key) else most - most // 4
+        return most if occurrence.is_warning else most - most // 4
 
     def _put(self, key: Key, pending: Pending, due_s: float) -> None:
         pending.due_s = due_s
-        queue = self._queue_of(key)
+        queue = self._queue_of(pending)
         heapq.heappush(queue, (due_s, key))
         if len(queue) > 4 * len(self._pending) + 64:
             queue[:] = [
                 (waiting.due_s, other)
                 for other, waiting in self._pending.items()
-                if self._queue_of(other) is queue
+                if self._queue_of(waiting) is queue
             ]
             heapq.heapify(queue)
 
-    def _queue_of(self, key: Key) -> _Queue:
-        return self._queues[0 if _is_warning(key) else 1]
+    def _queue_of(self, pending: Pending) -> _Queue:
+        return self._queues[0 if pending.latest.is_warning else 1]
 
     def _refill(self, now_s: float) -> None:
         gained = (now_s - self._tokens_at_s) * self._limits.a_second
         self._tokens = min(self._limits.burst, self._tokens + gained)
         self._tokens_at_s = now_s
-
-
-def _is_warning(key: Key) -> bool:
-    return key[2] in _WARNING_REASONS
