@@ -1,6 +1,5 @@
 """What the service counts, for Prometheus. Every label value comes from an enum or a fixed table: none from a request."""
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import Collector
 
+from sidemount.host.histogram import Histogram
 from sidemount.host.live_report import KindReport, families
 from webhook.outcome import Outcome
 
@@ -75,27 +75,6 @@ class Gauges:
     facts_reads: int = 0
 
 
-class _Histogram:
-    """Counts by upper bound, cheap to observe."""
-
-    def __init__(self, bounds: tuple[float, ...]) -> None:
-        self._bounds = bounds
-        self._counts = [0] * (len(bounds) + 1)
-        self._sum = 0.0
-
-    def observe(self, value: float) -> None:
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self._sum += value
-
-    def add_to(self, family: HistogramMetricFamily, labels: list[str]) -> None:
-        total = 0
-        buckets: list[tuple[str, float]] = []
-        for bound, count in zip((*map(str, self._bounds), "+Inf"), self._counts, strict=True):
-            total += count
-            buckets.append((bound, total))
-        family.add_metric(labels, buckets, self._sum)
-
-
 class Metrics(Collector):
     """Counters of one process. One event loop's: observing is not safe from threads.
 
@@ -110,8 +89,8 @@ class Metrics(Collector):
         self._proof_failures = 0
         self._certificate_loads = 0
         self._certificate_faults = 0
-        self._seconds = {path.value: _Histogram(SECONDS) for path in Path}
-        self._bytes = {path.value: _Histogram(BYTES) for path in Path}
+        self._seconds = {path.value: Histogram(SECONDS) for path in Path}
+        self._bytes = {path.value: Histogram(BYTES) for path in Path}
 
     def decided(self, path: Path, outcome: Outcome, elapsed_s: float, size_bytes: int) -> None:
         """Count one decision."""

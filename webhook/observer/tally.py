@@ -1,12 +1,11 @@
 """Tally: what is counted of volumes, by class. Labels are names of classes, which an admin makes, and codes; never a pod's."""
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 
 from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
 
+from sidemount.host.histogram import Histogram
 from webhook.observer.news import Occurrence, Reason
 
 STALL_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -22,19 +21,13 @@ _COUNTED = {
 }
 
 
-@dataclass(slots=True)
-class _Stalls:
-    counts: list[int] = field(default_factory=lambda: [0] * (len(STALL_SECONDS) + 1))
-    sum_s: float = 0.0
-
-
 class Tally:
     """Counts since this process began. `is_class` says whether a class of that name is there."""
 
     def __init__(self, is_class: Callable[[str], bool]) -> None:
         self._is_class = is_class
         self._counts: Counter[tuple[Reason, str]] = Counter()
-        self._stalls: dict[str, _Stalls] = {}
+        self._stalls: dict[str, Histogram] = {}
         self._labels: set[str] = set()
 
     def count(self, occurrence: Occurrence) -> None:
@@ -44,10 +37,8 @@ class Tally:
         label = self.label(occurrence.driver_class)
         self._counts[occurrence.reason, label] += 1
         if occurrence.stall_ms is not None:
-            stalls = self._stalls.setdefault(label, _Stalls())
-            seconds = occurrence.stall_ms / 1000
-            stalls.counts[bisect_left(STALL_SECONDS, seconds)] += 1
-            stalls.sum_s += seconds
+            stalls = self._stalls.setdefault(label, Histogram(STALL_SECONDS))
+            stalls.observe(occurrence.stall_ms / 1000)
 
     def label(self, driver_class: str) -> str:
         """Return the label for a class: its name while such a class is there, and of no more classes than can be."""
@@ -75,10 +66,5 @@ class Tally:
             labels=["class"],
         )
         for label in labels:
-            found = self._stalls.get(label, _Stalls())
-            total, buckets = 0, []
-            for bound, count in zip((*map(str, STALL_SECONDS), "+Inf"), found.counts, strict=True):
-                total += count
-                buckets.append((bound, float(total)))
-            stalls.add_metric([label], buckets, found.sum_s)
+            self._stalls.get(label, Histogram(STALL_SECONDS)).add_to(stalls, [label])
         yield stalls
