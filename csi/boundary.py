@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 from google.protobuf.message import DecodeError, Message
@@ -61,6 +61,28 @@ class Method:
     answer: Callable[[Any], Awaitable[Message]]
 
 
+class CallWatch(Protocol):
+    """Counts calls."""
+
+    def began(self, method: str) -> None:
+        """Take note of a call."""
+        ...
+
+    def ended(self, method: str, code: str, elapsed_s: float) -> None:
+        """Take note of its answer, or of its end without one."""
+        ...
+
+
+class Unwatched:
+    """Counts nothing."""
+
+    def began(self, method: str) -> None:
+        """Do nothing."""
+
+    def ended(self, method: str, code: str, elapsed_s: float) -> None:
+        """Do nothing."""
+
+
 def code_of(error: VolumeError) -> grpc.StatusCode:
     """Return the code of an error's class; of several faults together, the first one's."""
     faults: tuple[VolumeError, ...] = getattr(error, "faults", ())
@@ -68,21 +90,29 @@ def code_of(error: VolumeError) -> grpc.StatusCode:
     return next(CODES[kind] for kind in type(first).__mro__ if kind in CODES)
 
 
-def generic_handler(service: str, methods: Mapping[str, Method]) -> grpc.GenericRpcHandler:
+def generic_handler(
+    service: str, methods: Mapping[str, Method], watch: CallWatch | None = None
+) -> grpc.GenericRpcHandler:
     """Return what answers the RPCs of one service, such as "csi.v1.Node"."""
     handlers = {
-        name: grpc.unary_unary_rpc_method_handler(_raw(name, method)) for name, method in methods.items()
+        name: grpc.unary_unary_rpc_method_handler(_raw(name, method, watch or Unwatched()))
+        for name, method in methods.items()
     }
     return grpc.method_handlers_generic_handler(service, handlers)
 
 
-def _raw(name: str, method: Method) -> Raw:
+def _raw(name: str, method: Method, watch: CallWatch) -> Raw:
     """Return the RPC on bytes: so that a request that cannot be decoded gets a code of ours, too."""
 
     async def call(raw: bytes, context: Any) -> bytes:
         began = time.monotonic()
-        code, told, answer = await _answered(name, method, raw)
-        elapsed_s = round(time.monotonic() - began, 3)
+        watch.began(name)
+        code = grpc.StatusCode.CANCELLED
+        try:
+            code, told, answer = await _answered(name, method, raw)
+        finally:
+            elapsed_s = round(time.monotonic() - began, 3)
+            watch.ended(name, code.name, elapsed_s)
         if code is grpc.StatusCode.OK:
             log("csi").info("call", method=name, code=code.name, elapsed_s=elapsed_s)
             return answer

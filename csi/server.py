@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import grpc
 import grpc.aio
 
-from csi.boundary import Method, generic_handler
+from csi.boundary import CallWatch, Method, generic_handler
 from csi.endpoint import grpc_address, prepare_socket, private_sockets
 from sidemount.model.errors import HostFailure
 
@@ -20,12 +20,14 @@ _OPTIONS = (
 class Server:
     """Serves services at a socket."""
 
-    def __init__(self, path: str, services: Mapping[str, Mapping[str, Method]]) -> None:
-        """`services` by full name, such as csi.v1.Node. To be made in the running loop."""
+    def __init__(
+        self, path: str, services: Mapping[str, Mapping[str, Method]], watch: CallWatch | None = None
+    ) -> None:
+        """`services` by full name, such as csi.v1.Node. `watch` counts their calls. To be made in the running loop."""
         self._path = path
         self._server = grpc.aio.server(options=_OPTIONS)
         self._server.add_generic_rpc_handlers(
-            tuple(generic_handler(name, methods) for name, methods in services.items())
+            tuple(generic_handler(name, methods, watch) for name, methods in services.items())
         )
 
     async def start(self) -> None:
