@@ -3,11 +3,7 @@
 Both are of one release: the plugin starts the keeper. Standard library only.
 """
 
-import json
-from collections.abc import Mapping
-from typing import Any
-
-from sidemount.model.errors import BadMessage
+from sidemount.host.vocabulary import Vocabulary
 
 MESSAGE_MAX = 1 << 17
 
@@ -23,33 +19,18 @@ STATUS = "status"  # how a volume is
 DROPPED = "dropped"  # a volume is detached, and its daemon let go
 ANSWER = "answer"  # to a CHECK, DETACH or LISTEN
 
-_FIELDS: Mapping[str, tuple[str, ...]] = {
-    KEEP: ("name", "target", "spec", "source", "run_dir", "directory"),
-    LISTEN: ("name", "run_dir", "id"),
-    DROP: ("name",),
-    CHECK: ("name", "id"),
-    DETACH: ("target", "id"),
-    SWEEP: ("directory", "place", "mount", "id"),
-    STATUS: ("name", "phase", "fault", "abnormal", "hung", "generation", "lacks"),
-    DROPPED: ("name",),
-    ANSWER: ("id", "fault", "errno", "late", "found"),
-}
-
-
-def written(say: str, **fields: Any) -> bytes:
-    """Return the datagram of a word."""
-    if set(fields) != set(_FIELDS[say]):
-        raise AssertionError(f"{say}: {sorted(fields)}")
-    return json.dumps({"say": say, **fields}).encode()
-
-
-def read(datagram: bytes) -> tuple[str, dict[str, Any]]:
-    """Return word and fields of a datagram. Raises BadMessage."""
-    try:
-        fields = json.loads(datagram)
-        say = fields.pop("say")
-        if set(fields) == set(_FIELDS[say]):
-            return say, fields
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise BadMessage(f"plugin and keeper: {type(error).__name__}") from error
-    raise BadMessage(f"plugin and keeper: {say} has the wrong fields")
+_WORDS = Vocabulary(
+    "plugin and keeper",
+    {
+        KEEP: ("name", "target", "spec", "source", "run_dir", "directory"),
+        LISTEN: ("name", "run_dir", "id"),
+        DROP: ("name",),
+        CHECK: ("name", "id"),
+        DETACH: ("target", "id"),
+        SWEEP: ("directory", "place", "mount", "id"),
+        STATUS: ("name", "phase", "fault", "abnormal", "hung", "generation", "lacks"),
+        DROPPED: ("name",),
+        ANSWER: ("id", "fault", "errno", "late", "found"),
+    },
+)
+written, read = _WORDS.written, _WORDS.read
