@@ -50,6 +50,7 @@ _SIGNALS = (*_ENDING_SIGNALS, signal.SIGCHLD, signal.SIGUSR1)
 _BEAT_S = 1.0
 _STOPPING_BEAT_S = 0.2
 _LAST_WORDS_S = 2.0
+_LET_GO_LOOK_S = 0.01
 _DEATH_SHOWS_S = 0.1  # the end of a program's mount can be seen before its own
 _REPORT_EVERY_S = 10.0
 _NEVER_TAKEN = frozenset({Refusal.IDENTITY, Refusal.PROTOCOL})
@@ -127,6 +128,7 @@ class Supervisor:
                 self._stop(self._server)
             case Stop():
                 self._is_let_go = True
+                self._look_let_go(time.monotonic() + _BEAT_S)
             case Adopted() if self._server is not None:
                 self._log.info("keeper_took_descriptor_back", generation=message.generation)
                 self._taken()
@@ -295,6 +297,15 @@ class Supervisor:
         self._code = 0
         self._link.close()
         self._loop.stop()
+
+    def _look_let_go(self, until: float) -> None:
+        """End as soon as the line does, which is a moment after the keeper's last word; after a while the beat looks."""
+        if self._server is not None or not self._is_let_go:
+            return
+        if self._link.fault:
+            self._let_go()
+        elif time.monotonic() < until:
+            self._loop.call_later(_LET_GO_LOOK_S, partial(self._look_let_go, until))
 
     def _keeper_is_late(self) -> None:
         if self._ending is None:
