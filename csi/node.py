@@ -9,9 +9,10 @@ from collections.abc import Callable
 from csi.boundary import Method
 from csi.faults import NotFound
 from csi.keeper_link import Answer, VolumeStatus
+from csi.node_credentials import NodeCredentials
 from csi.proto import csi_pb2
 from csi.publications import Publications
-from csi.publish_plan import PublishPlan, plan_publish
+from csi.publish_plan import PublishPlan
 from csi.publish_request import parse_path, parse_publish, parse_volume_id
 from sidemount.model.errors import InvalidRequest, Unsupported
 from sidemount.model.facts import Facts
@@ -25,13 +26,19 @@ class NodeService:
     """Answers the RPCs of csi.v1.Node."""
 
     def __init__(
-        self, node_id: str, publications: Publications, facts: Callable[[], Facts], run_root: str
+        self,
+        node_id: str,
+        publications: Publications,
+        facts: Callable[[], Facts],
+        run_root: str,
+        credentials: NodeCredentials,
     ) -> None:
         """`run_root` has a directory for each target's daemon."""
         self._node_id = node_id
         self._publications = publications
         self._facts = facts
         self._run_root = run_root
+        self._credentials = credentials
 
     def methods(self) -> dict[str, Method]:
         """Return the RPCs. What is not advertised is there to say so."""
@@ -49,8 +56,8 @@ class NodeService:
     async def _publish(self, request: csi_pb2.NodePublishVolumeRequest) -> csi_pb2.NodePublishVolumeResponse:
         asked = parse_publish(request)
 
-        def plan(path: str) -> PublishPlan:
-            return plan_publish(asked, path, self._facts(), self._run_root)
+        async def plan(path: str) -> PublishPlan:
+            return await self._credentials.plan(asked, path, self._facts(), self._run_root)
 
         await self._publications.publish(
             asked.volume_id,
@@ -59,6 +66,7 @@ class NodeService:
             plan,
             exclusive=asked.mode.is_exclusive,
             secrets=asked.secrets,
+            file_secrets=self._credentials.current,
         )
         return csi_pb2.NodePublishVolumeResponse()
 

@@ -6,8 +6,8 @@ when its caller does not wait for it any more.
 
 import asyncio
 import os
-from collections.abc import Callable, Collection, Mapping
-from types import MappingProxyType
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import replace
 
 from csi import targets
 from csi.faults import NotFound, WrongState
@@ -100,24 +100,23 @@ class Publications:
         volume_id: str,
         target: str,
         arguments: str,
-        make_plan: Callable[[str], PublishPlan],
+        make_plan: Callable[[str], Awaitable[PublishPlan]],
         *,
         exclusive: bool,
-        secrets: Mapping[str, str] = MappingProxyType({}),
+        secrets: Mapping[str, str],
+        file_secrets: Callable[[Record], Awaitable[Mapping[str, str]]],
     ) -> None:
         """See that a volume is live at a target. Raises VolumeError; nothing is left then, unless it was there before.
 
-        `secrets` take the place of those that the daemon of a volume has that is published already.
+        `secrets`, or without them those of the node, take the place of what the daemon of a volume has that is published already.
         """
         await self._wait_ready()
         path = await asyncio.to_thread(self._roots.resolve, target)
-        under_way = self._operations.get(path)
-        if under_way is not None and under_way.is_own:
-            await asyncio.wait({under_way.task})  # what it clears is in the way
+        await self._wait_own(path)  # what it clears is in the way
         self._operations.refuse_busy(path)
         known = self._records.get(path)
         if known is None or not _is_same(known, volume_id, arguments):
-            plan = make_plan(path)
+            plan = await make_plan(path)
             await check_source(plan.record)
             self._operations.refuse_busy(path)
             known = self._records.get(path)
@@ -126,9 +125,26 @@ class Publications:
                 await self._operations.run(plan.record, self._publish(plan, known))
                 return
             _check_same(known, volume_id, arguments)
+        renewed = secrets or await file_secrets(known)
+        await self._wait_own(path)
+        self._operations.refuse_busy(path)
+        if self._records.get(path) is not known:
+            raise OperationPending(
+                f"target_path {shown(target)}: it has just become another", hint="try again"
+            )
+        await self._operations.run(known, self._publish_again(known, renewed, are_files=not secrets))
+
+    async def _wait_own(self, path: str) -> None:
+        under_way = self._operations.get(path)
+        if under_way is not None and under_way.is_own:
+            await asyncio.wait({under_way.task})
+
+    async def _publish_again(self, known: Record, secrets: Mapping[str, str], *, are_files: bool) -> None:
         if secrets:
+            if not are_files and any(key in secrets for key in known.file_keys):
+                known = await self._steps.remember(replace(known, file_keys=()))  # files hold no more
             await self._launcher.refresh(known, secrets)
-        await self._operations.run(known, self._steps.ensure_live(known))
+        await self._steps.ensure_live(known)
 
     async def _publish(self, plan: PublishPlan, leftover: Record | None) -> None:
         if leftover is not None:
@@ -145,6 +161,26 @@ class Publications:
         left = self._records.get(path)
         if left is not None and left.stage is not Stage.PUBLISHED:
             asyncio.get_running_loop().call_later(_LEFTOVER_AGAIN_S, self._clear_leftover, left)
+
+    # Credentials -------------------------------------------------------------------------------------
+
+    def with_file_keys(self) -> list[Record]:
+        """Return what is published with credentials from files of the node."""
+        return [
+            record
+            for record in self._records.values()
+            if record.file_keys and record.stage is Stage.PUBLISHED
+        ]
+
+    async def renew(self, record: Record, secrets: Mapping[str, str]) -> bool:
+        """Give a daemon its credentials anew; False if something else is being done there now. Raises VolumeError."""
+        is_gone = self._records.get(record.path) is not record or self._is_closed
+        if is_gone or self._operations.get(record.path) is not None:
+            return False
+        # Its own operation, so that nothing is written where something is being taken away; an unpublish waits for its end.
+        refresh = self._launcher.refresh(record, secrets)
+        await asyncio.shield(self._operations.begin(record, refresh, removes=False, is_own=True))
+        return True
 
     # Unpublish ---------------------------------------------------------------------------------------
 

@@ -1,7 +1,10 @@
-"""PublishRequest + classes → PublishPlan: the MountSpec that the sidecar would get, and the steps to it. Pure."""
+"""PublishRequest + classes → PublishPlan: the MountSpec that the sidecar would get, and the steps to it. Pure.
+
+Credentials come with the call; else from files of the node, if its caller has found some. One set is never mixed with another.
+"""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from csi.faults import NotFound
@@ -39,28 +42,34 @@ class PublishPlan:
 
     record: Record
     steps: tuple[Step, ...]
-    secrets: Mapping[str, str]
+    secrets: Mapping[str, str] = field(repr=False)
 
 
-def plan_publish(request: PublishRequest, path: str, facts: Facts, run_root: str) -> PublishPlan:
+def class_without_credentials(request: PublishRequest, path: str, facts: Facts) -> DriverClass | None:
+    """Return the class if it reads credentials of which the call brings none; None if there is nothing to look for. Raises VolumeError."""
+    _, driver_class = _chosen(request, path, facts)
+    credentials = driver_class.credentials
+    return driver_class if credentials.secret_keys and not _own_secrets(request, driver_class) else None
+
+
+def plan_publish(
+    request: PublishRequest,
+    path: str,
+    facts: Facts,
+    run_root: str,
+    files: Mapping[str, str] | None = None,
+) -> PublishPlan:
     """Decide what a publish comes to. `path` is the target with its root resolved, `run_root` has a directory of each target's.
 
-    It is "" if every daemon is in a pod of its own. Raises VolumeError.
+    It is "" if every daemon is in a pod of its own. `files`: credentials of the class that lie on the node. Raises VolumeError.
     """
-    namespace = _namespace_of(request, facts)
-    asked = _asked(request, target_name(path))
-    _check_id(request, asked)
-    if not isinstance(asked.origin, SourceUri):
-        raise NotFound(
-            f"volume {shown(request.volume_id)} is not known, and its volume_context names no source",
-            hint="a volume that was not provisioned here needs volumeAttributes with class and source",
-        )
-    driver_class = choose_class(asked, asked.origin.uri, namespace, facts)
-    _check_delivery(asked, driver_class)
-    completed = _with_flags(request, asked, driver_class)
+    asked, driver_class = _chosen(request, path, facts)
+    own = _own_secrets(request, driver_class)
+    given = {} if own or files is None else dict(files)
+    completed = _with_flags(request, asked, driver_class, has_secrets=bool(own or given))
     name = target_name(path)
     plan = plan_process if run_root else plan_pod
-    spec = resolve(completed, namespace, facts).spec
+    spec = resolve(completed, _namespace_of(request, facts), facts).spec
     record = Record(
         volume_id=request.volume_id,
         target=request.target,
@@ -70,10 +79,28 @@ def plan_publish(request: PublishRequest, path: str, facts: Facts, run_root: str
         arguments=request.arguments,
         spec=replace(spec, volume=name, command=client_command(spec, driver_class, run_root, name)),
         launch=plan(spec, driver_class, request.volume_id),
+        file_keys=tuple(given),
     )
+    return PublishPlan(record=record, steps=tuple(Step), secrets=own or given)
+
+
+def _chosen(request: PublishRequest, path: str, facts: Facts) -> tuple[VolumeRequest, DriverClass]:
+    """Return what is asked for, and the class that serves it."""
+    asked = _asked(request, target_name(path))
+    _check_id(request, asked)
+    if not isinstance(asked.origin, SourceUri):
+        raise NotFound(
+            f"volume {shown(request.volume_id)} is not known, and its volume_context names no source",
+            hint="a volume that was not provisioned here needs volumeAttributes with class and source",
+        )
+    driver_class = choose_class(asked, asked.origin.uri, _namespace_of(request, facts), facts)
+    _check_delivery(asked, driver_class)
+    return asked, driver_class
+
+
+def _own_secrets(request: PublishRequest, driver_class: DriverClass) -> dict[str, str]:
     keys = driver_class.credentials.secret_keys
-    secrets = {key: request.secrets[key] for key in keys if key in request.secrets}
-    return PublishPlan(record=record, steps=tuple(Step), secrets=secrets)
+    return {key: request.secrets[key] for key in keys if key in request.secrets}
 
 
 def _namespace_of(request: PublishRequest, facts: Facts) -> NamespaceFacts:
@@ -132,16 +159,17 @@ def _check_delivery(asked: VolumeRequest, driver_class: DriverClass) -> None:
         )
 
 
-def _with_flags(request: PublishRequest, asked: VolumeRequest, driver_class: DriverClass) -> VolumeRequest:
+def _with_flags(
+    request: PublishRequest, asked: VolumeRequest, driver_class: DriverClass, *, has_secrets: bool
+) -> VolumeRequest:
     """Return the request with mount flags as options, read-only if anything says so, and whether there are credentials."""
     # `ro` is every mount's own flag and need be no option of the class.
     entries = [flag for flag in request.flags if flag != "ro" or "ro" in driver_class.options]
     where = f"mount_flags of volume {shown(request.volume_id)}"
     options = parse_mount_options(entries, driver_class.options, where)
-    given = any(key in request.secrets for key in driver_class.credentials.secret_keys)
     return replace(
         asked,
         options=(*options, *asked.options),
         read_only=asked.read_only or request.read_only,
-        secret=_SECRETS if given else "",
+        secret=_SECRETS if has_secrets else "",
     )

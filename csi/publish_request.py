@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from csi.access_modes import AccessMode
 from csi.proto import csi_pb2
@@ -31,7 +31,7 @@ class PublishRequest:
     read_only: bool
     flags: tuple[str, ...]
     context: Mapping[str, str]
-    secrets: Mapping[str, str]
+    secrets: Mapping[str, str] = field(repr=False)
 
     @property
     def arguments(self) -> str:

@@ -54,7 +54,7 @@ class Launch:
 class Record:
     """One target. `path` is the target with its root resolved. `arguments`: a digest of what it was published with.
 
-    `made`: the directory is ours, not the caller's.
+    `made`: the directory is ours, not the caller's. `file_keys`: the credentials that it has from files of the node, by key.
     """
 
     volume_id: str
@@ -66,6 +66,7 @@ class Record:
     spec: MountSpec
     launch: Launch
     made: bool = False
+    file_keys: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -132,6 +133,8 @@ class RecordStore:
             os.rename(f"{path}{_ASIDE}", path)
             self._sync_directory()
         except OSError as error:
+            with contextlib.suppress(OSError):
+                os.unlink(f"{path}{_ASIDE}")
             raise _failure(path, error) from error
 
     def remove(self, record: Record) -> None:
@@ -165,6 +168,7 @@ def encode_record(record: Record) -> str:
             "mode": record.mode.name,
             "arguments": record.arguments,
             "made": record.made,
+            "fileKeys": list(record.file_keys),
             "spec": encode_spec(record.spec),
             "launch": {
                 "sourceDir": launch.source_dir,
@@ -184,6 +188,7 @@ def decode_record(text: str) -> Record:
         if raw["version"] != VERSION:
             raise BadMessage(f"a record of version {raw['version']!r}; this program reads {VERSION}")
         launch = raw["launch"]
+        # What is taken by `get` the records of earlier releases do not have.
         return Record(
             volume_id=_text(raw["volumeId"]),
             target=_text(raw["target"]),
@@ -192,12 +197,12 @@ def decode_record(text: str) -> Record:
             mode=AccessMode[raw["mode"]],
             arguments=_text(raw["arguments"]),
             made=raw["made"] is True,
+            file_keys=tuple(_text(key) for key in raw.get("fileKeys", ())),
             spec=decode_spec(_text(raw["spec"])),
             launch=Launch(
                 source_dir=_text(launch["sourceDir"]),
                 capabilities=tuple(_text(name) for name in launch["capabilities"]),
                 memory_bytes=None if launch["memoryBytes"] is None else int(launch["memoryBytes"]),
-                # Records of the first release have no such fields.
                 given_source=_text(launch.get("givenSource", "")),
                 pod=None if launch.get("pod") is None else decode_pod_launch(launch["pod"]),
             ),

@@ -17,11 +17,13 @@ from csi.identity import IdentityService
 from csi.keeper_link import KeeperLink
 from csi.launching import make_launcher
 from csi.node import NodeService
+from csi.node_credentials import NodeCredentials
 from csi.orphans import reap_orphans
 from csi.publications import Publications
 from csi.publish_steps import Observe
 from csi.records import RecordStore
 from csi.registration import Registration
+from csi.secret_files import SecretFiles
 from csi.server import Server
 from csi.settings import ALL, POD, Settings
 from csi.targets import Targets
@@ -40,6 +42,7 @@ class NodePlugin:
         self._observe = observe
         self._end = asyncio.Event()
         self._facts = facts_source(settings.facts, settings.kubeconfig)
+        self._credentials = NodeCredentials(SecretFiles(settings.secrets_dir))
         self._controller: ControllerPart | None = None
         self._registration: Registration | None = None
         if settings.registration_dir:
@@ -85,7 +88,8 @@ class NodePlugin:
                         self._controller.start()
                     await publications.reconcile()
                     launcher.settle(publications.names)
-                    await self._until_end()
+                    async with _beside(self._credentials.run(publications)):
+                        await self._until_end()
             finally:
                 began = time.monotonic()
                 await server.stop(settings.grace_s)
@@ -104,7 +108,9 @@ class NodePlugin:
         )
         # A mount pod has our own paths.
         run_root = "" if self._settings.launcher == POD else f"{self._settings.state_dir}/run"
-        node_service = NodeService(self._settings.node_id, publications, self._facts.facts, run_root)
+        node_service = NodeService(
+            self._settings.node_id, publications, self._facts.facts, run_root, self._credentials
+        )
         return {
             identity.SERVICE: identity_service.methods(),
             node.SERVICE: node_service.methods(),

@@ -47,6 +47,7 @@ class Settings:
     state_dir: str
     target_roots: tuple[str, ...]
     facts: Path | None  # None: the cluster's
+    secrets_dir: str = ""
     registration_dir: str = ""
     registration_endpoint: str = ""
     pools: tuple[str, ...] = ()
@@ -153,6 +154,13 @@ def _check_places(settings: Settings) -> None:
         for what, root in places:
             _check_apart("--state-dir", settings.state_dir, f"in {what}", root)
         places.append((f"the state directory {settings.state_dir}", settings.state_dir))
+    if settings.secrets_dir:
+        _check_apart(
+            "--secrets-dir", settings.secrets_dir, f"beside the socket {settings.endpoint}", socket_dir
+        )
+        for what, place in places:
+            _check_apart("--secrets-dir", settings.secrets_dir, f"in {what}", place)
+        places.append((f"the credentials {settings.secrets_dir}", settings.secrets_dir))
     for pool in settings.pools:
         _check_apart("--pool", pool, f"beside the socket {settings.endpoint}", socket_dir)
         for what, place in places:
@@ -345,6 +353,13 @@ _SETTINGS = (
         _one_of(DIRECTORY, CLUSTER),
         DIRECTORY,
         "where classes and namespaces come from: a directory of manifests, or the cluster that the pod runs in",
+    ),
+    _Setting(
+        "secrets-dir",
+        "DIR",
+        _optional(_directory),
+        "",
+        "credentials for calls that bring none: DIR/CLASS/KEY, a file for each of the class's secretKeys",
     ),
     _Setting("facts", "DIR", _existing, "", "directory of manifests: classes, namespaces"),
     _Setting(

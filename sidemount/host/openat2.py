@@ -1,4 +1,4 @@
-"""Opening a directory beneath another, whatever anyone renames or links meanwhile.
+"""Opening what lies beneath a directory, whatever anyone renames or links meanwhile.
 
 Source: openat2(2).
 """
@@ -30,7 +30,19 @@ def open_directory_beneath(root: int, path: str, target: str, *, crosses_mounts:
     it in the error. Raises HostFailure: ELOOP a symbolic link, EXDEV a way out or another mount, ENOENT, ENOTDIR.
     """
     resolve = _CONFINED & ~RESOLVE_NO_XDEV if crosses_mounts else _CONFINED
-    how = _OpenHow(flags=os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, mode=0, resolve=resolve)
+    return _open(root, path, os.O_PATH | os.O_DIRECTORY, resolve, target)
+
+
+def look_beneath(root: int, path: str, target: str) -> int:
+    """Return an O_PATH descriptor of whatever `path` leads to beneath the open directory `root`; links that stay inside are followed.
+
+    Mount points are crossed. Raises HostFailure: EXDEV a way out, ELOOP links without end, ENOENT, ENOTDIR.
+    """
+    return _open(root, path, os.O_PATH, RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS, target)
+
+
+def _open(root: int, path: str, flags: int, resolve: int, target: str) -> int:
+    how = _OpenHow(flags=flags | os.O_CLOEXEC, mode=0, resolve=resolve)
     name = os.fsencode(path) or b"."
     for attempt in range(_ATTEMPTS):
         try:
