@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from csi.event_subject import pod_of
 from csi.faults import NotFound
 from csi.launch_plan import client_command, plan_pod, plan_process
 from csi.publish_request import PublishRequest
@@ -80,6 +81,7 @@ def plan_publish(
         spec=replace(spec, volume=name, command=client_command(spec, driver_class, run_root, name)),
         launch=plan(spec, driver_class, request.volume_id),
         file_keys=tuple(given),
+        consumer=pod_of(request.context),
     )
     return PublishPlan(record=record, steps=tuple(Step), secrets=own or given)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from csi.access_modes import AccessMode
+from csi.event_subject import PodRef, decode_pod_ref, encode_pod_ref
 from csi.pod_launch import PodLaunch, decode_pod_launch, encode_pod_launch
 from sidemount.host.logs import log
 from sidemount.host.regular_file import read_regular
@@ -55,6 +56,7 @@ class Record:
     """One target. `path` is the target with its root resolved. `arguments`: a digest of what it was published with.
 
     `made`: the directory is ours, not the caller's. `file_keys`: the credentials that it has from files of the node, by key.
+    `consumer`: the pod that uses it, None if the caller named none.
     """
 
     volume_id: str
@@ -67,6 +69,7 @@ class Record:
     launch: Launch
     made: bool = False
     file_keys: tuple[str, ...] = ()
+    consumer: PodRef | None = None
 
     @property
     def name(self) -> str:
@@ -169,6 +172,7 @@ def encode_record(record: Record) -> str:
             "arguments": record.arguments,
             "made": record.made,
             "fileKeys": list(record.file_keys),
+            "consumer": None if record.consumer is None else encode_pod_ref(record.consumer),
             "spec": encode_spec(record.spec),
             "launch": {
                 "sourceDir": launch.source_dir,
@@ -198,6 +202,7 @@ def decode_record(text: str) -> Record:
             arguments=_text(raw["arguments"]),
             made=raw["made"] is True,
             file_keys=tuple(_text(key) for key in raw.get("fileKeys", ())),
+            consumer=decode_pod_ref(raw.get("consumer")),
             spec=decode_spec(_text(raw["spec"])),
             launch=Launch(
                 source_dir=_text(launch["sourceDir"]),

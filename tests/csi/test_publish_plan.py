@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from csi.access_modes import AccessMode
+from csi.event_subject import PodRef, pod_of
 from csi.publish_plan import Step, plan_publish
 from csi.publish_request import PublishRequest
 from csi.records import RecordStore, Stage, decode_record, encode_record
@@ -35,6 +36,11 @@ apiVersion: v1
 kind: Namespace
 metadata: {name: ml, labels: {team: ml}}
 """
+_POD = {
+    "csi.storage.k8s.io/pod.namespace": "ml",
+    "csi.storage.k8s.io/pod.name": "p.1",
+    "csi.storage.k8s.io/pod.uid": "0000-aa",
+}
 _ASKED = [
     "dir:///srv/data",
     "dir:///srv/data?readOnly=true",
@@ -104,8 +110,8 @@ def test_refusals_name_the_volume(facts: Facts, context: dict[str, str], told: s
 def test_a_record_survives_its_file_and_one_that_cannot_be_read_is_left_alone(
     facts: Facts, tmp_path: Path
 ) -> None:
-    context = {"source": "dir:///srv", "csi.storage.k8s.io/pod.namespace": "ml"}
-    record = plan_publish(_request(context), "/targets/ü t", facts, "/run").record
+    record = plan_publish(_request({"source": "dir:///srv", **_POD}), "/targets/ü t", facts, "/run").record
+    assert record.consumer == PodRef(namespace="ml", name="p.1", uid="0000-aa")
     assert decode_record(encode_record(record)) == record
     store = RecordStore(str(tmp_path / "targets"))
     store.write(record)
@@ -119,6 +125,20 @@ def test_a_record_survives_its_file_and_one_that_cannot_be_read_is_left_alone(
     store.remove(record)
     store.remove(record)
     assert store.load() == []
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"csi.storage.k8s.io/pod.namespace": "../../../api/v1/namespaces/kube-system"},
+        {"csi.storage.k8s.io/pod.name": "p?x=y"},
+        {"csi.storage.k8s.io/pod.name": ""},
+        {"csi.storage.k8s.io/pod.uid": "a/b"},
+    ],
+)
+def test_what_can_be_no_pod_is_none(part: dict[str, str]) -> None:
+    """A volume's own attributes may say so where kubelet adds none: nobody is told of it then, and nothing else depends on it."""
+    assert pod_of({**_POD, **part}) is None
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"version": 1}', '{"version": true}'])
