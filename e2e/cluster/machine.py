@@ -47,9 +47,20 @@ def has_capability(status: str, number: int) -> bool:
 
 def snapshotter_for(directory: Path) -> str:
     """Return how containerd lays images out there: the kernel stacks no overlay's upper layer on another overlay."""
-    best, kind = "", ""
+    return "native" if _filesystem_of(directory)[1] == "overlay" else "overlayfs"
+
+
+def counts_disk(directory: Path) -> bool:
+    """Tell whether kubelet finds out what room there is for what lies there: it has to know a device or an overlay."""
+    source, kind = _filesystem_of(directory)
+    return source.startswith("/dev/") or kind == "overlay"
+
+
+def _filesystem_of(directory: Path) -> tuple[str, str]:
+    """Return the source and the type of the filesystem that a directory is on."""
+    best, found = "", ("", "")
     for line in (_PROC / "self" / "mounts").read_text().splitlines():
-        _, point, fstype, *_ = line.split()
+        source, point, fstype, *_ = line.split()
         if directory.is_relative_to(point) and len(point) >= len(best):
-            best, kind = point, fstype
-    return "native" if kind == "overlay" else "overlayfs"
+            best, found = point, (source, fstype)
+    return found

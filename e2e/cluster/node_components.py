@@ -13,12 +13,18 @@ _CNI_PROGRAMS = "/usr/lib/cni"
 
 
 def render_files(
-    topology: Topology, node: Node, config: Path, *, snapshotter: str, lowers_oom_score: bool
+    topology: Topology,
+    node: Node,
+    config: Path,
+    *,
+    snapshotter: str,
+    lowers_oom_score: bool,
+    counts_disk: bool,
 ) -> dict[str, str]:
     """Return the configuration files of a node by their names beneath its own directory."""
     return {
         "containerd.toml": render_containerd(snapshotter=snapshotter, lowers_oom_score=lowers_oom_score),
-        "kubelet.json": _json(kubelet_configuration(topology, node, config)),
+        "kubelet.json": _json(kubelet_configuration(topology, node, config, counts_disk=counts_disk)),
         "kube-proxy.json": _json(proxy_configuration(node, config)),
         "cni/10-bridge.conflist": _json(cni_network(node)),
     }
@@ -83,8 +89,13 @@ state = "/run/containerd"
 """
 
 
-def kubelet_configuration(topology: Topology, node: Node, config: Path) -> dict[str, Any]:
-    """Return kubelet's configuration: it evicts, collects and reserves nothing, for the disk and memory are the machine's."""
+def kubelet_configuration(
+    topology: Topology, node: Node, config: Path, *, counts_disk: bool
+) -> dict[str, Any]:
+    """Return kubelet's configuration: it evicts, collects and reserves nothing, for the disk and memory are the machine's.
+
+    `counts_disk`: it can say how much room there is. Without it there is no summary of statistics either.
+    """
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -107,7 +118,8 @@ def kubelet_configuration(topology: Topology, node: Node, config: Path) -> dict[
         "enforceNodeAllocatable": [],
         "evictionHard": {"imagefs.available": "0%", "nodefs.available": "0%", "memory.available": "50Mi"},
         "imageGCHighThresholdPercent": 100,
-        "localStorageCapacityIsolation": False,
+        "localStorageCapacityIsolation": counts_disk,
+        "volumeStatsAggPeriod": "10s",
         "resolvConf": "",
         "clusterDomain": DOMAIN,
         "registerNode": True,

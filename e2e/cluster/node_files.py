@@ -10,7 +10,7 @@ from pathlib import Path
 from e2e.cluster.component import Component
 from e2e.cluster.control_plane import api_components, controller_components
 from e2e.cluster.kubeconfig import render_kubeconfig
-from e2e.cluster.machine import Machine, snapshotter_for
+from e2e.cluster.machine import Machine, counts_disk, snapshotter_for
 from e2e.cluster.node_components import node_components, render_files
 from e2e.cluster.node_spec import NodeSpec
 from e2e.cluster.pki import accounts_of, make_certificates, make_tokens, render_tokens
@@ -58,6 +58,7 @@ def write_node(
         places.config,
         snapshotter=snapshotter_for(at.disk),
         lowers_oom_score=machine.lowers_oom_score,
+        counts_disk=counts_disk(at.disk),
     )
     for name, text in of_node.items():
         _write_secretly(at.config / name, text.encode())

@@ -4,7 +4,7 @@ from e2e.cluster.waiting import wait_for
 from e2e.tests.csi_world import CSI, GONE_S, MOUNTS, WITHIN_S, World, claim, user_pod
 
 _WRITER = "i=0; while true; do i=$((i+1)); echo $i >/data/n && sync /data/n || echo fault; sleep 0.05; done"
-_WRITE = "dd if=/dev/zero of=/data/{} bs=1k count={} conv=fsync"
+_WRITE = "dd if=/dev/zero of=/data/{} bs={}k count=1 conv=fsync"
 _KIB, _MIB = 1024, 1024 * 1024
 
 
@@ -13,13 +13,13 @@ def test_a_claim_is_provisioned_limited_grown_while_mounted_and_deleted(world: W
     world.make(claim("data"), user_pod("app", {"data": "data"}))
     world.runs("app")
     assert _size_kib(world) == 1024
-    assert "768+0 records out" in world.sh("app", _WRITE.format("a", 768))
+    assert "1+0 records out" in world.sh("app", _WRITE.format("a", 768))
     assert "Disk quota exceeded" in world.sh("app", _WRITE.format("b", 512))
     assert world.sh("app", "stat -c %g /data/a").strip() == "2000"
     _kubelet_counts(world, capacity_bytes=_MIB, used_bytes=768 * _KIB)
     world.grow("data", "4Mi")
     assert wait_for(lambda: _size_kib(world) == 4096, WITHIN_S), "the pod does not see the new size"
-    assert "512+0 records out" in world.sh("app", _WRITE.format("b", 512))
+    assert "1+0 records out" in world.sh("app", _WRITE.format("b", 512))
     _kubelet_counts(world, capacity_bytes=4 * _MIB, used_bytes=1280 * _KIB)
     assert "VolumeResizeSuccessful" in world.events("data")
     volume = world.api.get("pv", world.bound("data"))
@@ -64,7 +64,7 @@ def _size_kib(world: World) -> int:
 
 
 def _kubelet_counts(world: World, **expected: int) -> None:
-    """Wait until kubelet's summary says this of the claim: it asks anew once a minute."""
+    """Wait until kubelet's summary says this of the claim: it asks the plugin from time to time."""
     found: dict[str, int] = {}
 
     def is_so() -> bool:

@@ -34,7 +34,9 @@ def _all() -> dict[str, Component]:
 
 def _files() -> Mapping[str, str]:
     node = _TOPOLOGY.nodes[1]
-    return render_files(_TOPOLOGY, node, _PLACES.config, snapshotter="overlayfs", lowers_oom_score=False)
+    return render_files(
+        _TOPOLOGY, node, _PLACES.config, snapshotter="overlayfs", lowers_oom_score=False, counts_disk=True
+    )
 
 
 def test_flags_are_written_as_go_reads_them() -> None:
@@ -83,9 +85,9 @@ def test_a_node_s_settings_name_that_node_alone() -> None:
 def test_containerd_leaves_oom_scores_alone_where_root_may_not_lower_them(
     can: bool, restricted: bool
 ) -> None:
-    text = render_files(_TOPOLOGY, Node(0), _PLACES.config, snapshotter="native", lowers_oom_score=can)[
-        "containerd.toml"
-    ]
+    text = render_files(
+        _TOPOLOGY, Node(0), _PLACES.config, snapshotter="native", lowers_oom_score=can, counts_disk=False
+    )["containerd.toml"]
     plugins: dict[str, Any] = tomllib.loads(text)["plugins"]
     assert plugins["io.containerd.cri.v1.runtime"]["restrict_oom_score_adj"] is restricted
     assert plugins["io.containerd.cri.v1.images"]["snapshotter"] == "native"
