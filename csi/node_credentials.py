@@ -14,7 +14,7 @@ from sidemount.host.logs import log
 from sidemount.model.errors import VolumeError, shown
 from sidemount.model.facts import Facts
 
-_LOOK_S = 5.0
+_LOOK_S = 2.0
 _Class = tuple[str, tuple[str, ...]]
 
 
