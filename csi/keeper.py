@@ -25,6 +25,7 @@ from sidemount.host.logs import EventLog, log
 from sidemount.host.loop import Loop
 from sidemount.host.mount_table import OwnedBy, detach_layers
 from sidemount.host.session import Phase
+from sidemount.host.volume_interruptions import Interrupted
 from sidemount.host.volume_places import VolumePlaces
 from sidemount.host.volume_state import Surroundings
 from sidemount.model.errors import BadMessage, HostFailure, OperationPending, VolumeError
@@ -177,7 +178,7 @@ class NodeKeeper:
             )
         except (VolumeError, OSError) as error:
             self._journal.error("cannot_keep", volume=name, fault=str(error))
-            self._changed(name, (Phase.DETACHED.value, str(error), "", "", 0, ""))
+            self._changed(name, (Phase.DETACHED.value, str(error), "", "", 0, "", Interrupted()))
             return
         self._volumes[name] = volume
         if order["run_dir"]:
@@ -227,7 +228,7 @@ class NodeKeeper:
         self._send(words.written(words.DROPPED, name=name))
 
     def _changed(self, name: str, status: Status) -> None:
-        phase, fault, abnormal, hung, generation, lacks = status
+        phase, fault, abnormal, hung, generation, lacks, interrupted = status
         self._send(
             words.written(
                 words.STATUS,
@@ -238,6 +239,10 @@ class NodeKeeper:
                 hung=hung[:2048],
                 generation=generation,
                 lacks=lacks[:2048],
+                takeovers=interrupted.takeovers,
+                remounts=interrupted.remounts,
+                pause_ms=interrupted.pause_ms,
+                cause=interrupted.cause[:2048],
             )
         )
 

@@ -32,7 +32,8 @@ _NO_KEEPER = "the keeper has just ended, another one is starting"
 class VolumeStatus:
     """How the keeper says a volume is. `hung`: why its daemon has to be started again, "" if it has not.
 
-    `lacks`: why the source that the keeper is to give cannot be opened, "" if it can.
+    `lacks`: why the source that the keeper is to give cannot be opened, "" if it can. `takeovers`, `remounts`: how often under this
+    keeper, the last one after `pause_ms` for that `cause`.
     """
 
     phase: str = Phase.MOUNTING.value
@@ -41,6 +42,10 @@ class VolumeStatus:
     hung: str = ""
     generation: int = 0
     lacks: str = ""
+    takeovers: int = 0
+    remounts: int = 0
+    pause_ms: int = 0
+    cause: str = ""
 
     @property
     def is_live(self) -> bool:
@@ -93,6 +98,7 @@ class KeeperLink:
         self._started_at = 0.0
         self._pause_s = _RESTART_FIRST_S
         self._restart: asyncio.TimerHandle | None = None
+        self.starts = 0
 
     @property
     def is_up(self) -> bool:
@@ -131,6 +137,7 @@ class KeeperLink:
         ours.setblocking(False)
         self._line = ours
         self._started_at = time.monotonic()
+        self.starts += 1
         asyncio.get_running_loop().add_reader(ours, self._read)
         for kept in self._kept.values():
             self._tell_keep(kept)

@@ -28,7 +28,10 @@ _WORDS = Vocabulary(
         CHECK: ("name", "id"),
         DETACH: ("target", "id"),
         SWEEP: ("directory", "place", "mount", "id"),
-        STATUS: ("name", "phase", "fault", "abnormal", "hung", "generation", "lacks"),
+        STATUS: (
+            *("name", "phase", "fault", "abnormal", "hung", "generation", "lacks"),
+            *("takeovers", "remounts", "pause_ms", "cause"),
+        ),
         DROPPED: ("name",),
         ANSWER: ("id", "fault", "errno", "late", "found"),
     },

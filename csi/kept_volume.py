@@ -9,6 +9,7 @@ from typing import Any
 from sidemount.host.disposable import Reporter
 from sidemount.host.jobs import Job, Message, Outcome, Work
 from sidemount.host.session import Event, Phase
+from sidemount.host.volume_interruptions import Interrupted
 from sidemount.host.volume_keeper import VolumeKeeper
 from sidemount.host.volume_places import VolumePlaces
 from sidemount.host.volume_state import Surroundings
@@ -21,7 +22,8 @@ _STATISTICS = "statistics"
 _SILENT_S = 6.0
 _LOOK_AGAIN_S = 0.5
 
-Status = tuple[str, str, str, str, int, str]  # phase, fault, abnormal, hung, generation, lacks
+# Phase, fault, abnormal, hung, generation, lacks; how often it was interrupted, and the last time.
+Status = tuple[str, str, str, str, int, str, Interrupted]
 Answered = Callable[[Outcome, dict[str, int] | None], None]
 
 
@@ -72,6 +74,7 @@ class KeptVolume(VolumeKeeper):
             state.hung,
             state.session.generation,
             "" if state.directory is None else state.directory.fault,
+            self._interruptions.count,
         )
         if status != self._told:
             self._told = status

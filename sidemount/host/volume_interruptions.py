@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from sidemount.host.logs import EventLog
@@ -30,6 +31,16 @@ class Served(Protocol):
     unserved_since: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """How often its service was interrupted under this keeper, and for how long and why the last time."""
+
+    takeovers: int = 0
+    remounts: int = 0
+    pause_ms: int = 0
+    cause: str = ""
+
+
 class Interruptions:
     """Watches one volume's session. A pause begins when whoever served is gone, as far as the keeper sees, and ends when it is live again.
 
@@ -46,6 +57,7 @@ class Interruptions:
         self._is_fresh = False  # another connection is made, or will be
         self._generation = session.generation
         self._awaited: int | None = None  # the generation of a successor that is not ready yet
+        self.count = Interrupted()
 
     def stepped(self, before: Session, now: Session, event: Event, daemon: Served | None) -> None:
         """Take note of a step of the session. `daemon` is the one that served before it."""
@@ -84,10 +96,14 @@ class Interruptions:
             self._log.info("served", generation=generation, elapsed_ms=stall_ms)
         elif self._is_fresh:
             self._log.info("remounted", generation=generation, stall_ms=stall_ms, cause=self._cause)
+            remounts = self.count.remounts + 1
+            self.count = replace(self.count, remounts=remounts, pause_ms=stall_ms, cause=self._cause)
         elif self._was_adopted:
             self._log.info("came_back", generation=generation)  # whoever served did so all the time
         elif generation != self._generation:
             self._log.info("taken_over", generation=generation, stall_ms=stall_ms, cause=self._cause)
+            takeovers = self.count.takeovers + 1
+            self.count = replace(self.count, takeovers=takeovers, pause_ms=stall_ms, cause=self._cause)
         else:
             self._log.info("shown_again", stall_ms=stall_ms, cause=self._cause)
         self._generation = generation
