@@ -4,6 +4,7 @@ Source: https://github.com/container-storage-interface/spec/blob/v1.12.0/spec.md
 """
 
 import asyncio
+import errno
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -49,6 +50,7 @@ CODES: Mapping[type[VolumeError], grpc.StatusCode] = {
 # The message travels percent-encoded in a trailer, of which a client takes 8 KiB.
 _MESSAGE_MAX_BYTES = 3000
 _ENCODED_BYTES = 3
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 Raw = Callable[[bytes, Any], Awaitable[bytes]]
 
@@ -87,6 +89,8 @@ def code_of(error: VolumeError) -> grpc.StatusCode:
     """Return the code of an error's class; of several faults together, the first one's."""
     faults: tuple[VolumeError, ...] = getattr(error, "faults", ())
     first = faults[0] if faults else error
+    if isinstance(first, HostFailure) and first.errno in _FULL:
+        return grpc.StatusCode.RESOURCE_EXHAUSTED
     return next(CODES[kind] for kind in type(first).__mro__ if kind in CODES)
 
 

@@ -24,6 +24,7 @@ from sidemount.host.limits import Limits
 from sidemount.host.logs import EventLog, log
 from sidemount.host.loop import Loop
 from sidemount.host.mount_table import OwnedBy, detach_layers
+from sidemount.host.own_descriptors import raise_descriptor_limit
 from sidemount.host.session import Phase
 from sidemount.host.volume_interruptions import Interrupted
 from sidemount.host.volume_places import VolumePlaces
@@ -36,6 +37,7 @@ LOCK_FILE = "keeper.lock"
 _STAGING_DIR = ".staging"
 _LOCK_WAIT_S = 10.0
 _TELL_S = 1.0
+_DROP_MOST_S = 35.0  # more than any way takes that a volume can end by itself
 _CHILDREN_MAX = 256  # a node has more volumes than a pod
 _OOM_SCORE = "-999"  # -1000 would make a limit of the whole pod a hang
 
@@ -44,6 +46,7 @@ def run_keeper(state_dir: str, line: socket.socket, *, check_s: float) -> None:
     """Keep volumes as told over `line` until its end. Raises VolumeError if it cannot begin."""
     process_attributes.forbid_inspection()
     process_attributes.die_with_parent()
+    raise_descriptor_limit()  # every volume takes eight
     os.umask(0o022)
     os.chdir("/")
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -208,7 +211,15 @@ class NodeKeeper:
             self._send(words.written(words.DROPPED, name=name))
         elif name not in self._dropping:
             self._dropping.add(name)
+            self._loop.call_later(_DROP_MOST_S, partial(self._give_up, name, volume))
             volume.drop()
+
+    def _give_up(self, name: str, volume: KeptVolume) -> None:
+        """Let a volume go that does not end: something has failed on its way that nobody has thought of."""
+        if self._volumes.get(name) is volume:
+            self._journal.error("drop_given_up", volume=name, after_s=_DROP_MOST_S)
+            volume.give_up()
+            self._forget(name)
 
     def _finished(self, name: str) -> None:
         # Not within the volume's own callback: what it has begun there has to come to its end.
@@ -219,11 +230,12 @@ class NodeKeeper:
         self._dropping.discard(name)
         if volume is None:
             return
-        volume.close()
-        self._closed.append(volume)
         try:
+            volume.close()
+            self._closed.append(volume)
             volume.state.places.detach_all()
-        except HostFailure as error:
+        except (HostFailure, OSError) as error:
+            # Whoever waits looks at what is left by himself.
             self._journal.error("detach_failed", volume=name, fault=str(error))
         self._send(words.written(words.DROPPED, name=name))
 
@@ -257,8 +269,8 @@ class NodeKeeper:
         """Take away every layer of ours. Nothing that anybody still keeps may be named here."""
         try:
             detach_layers(target, OwnedBy(any_fuse=False))
-        except HostFailure as error:
-            self._answer(number, Outcome(fault=str(error), errno=error.errno), None)
+        except (HostFailure, OSError) as error:
+            self._answer(number, Outcome(fault=str(error), errno=error.errno or 0), None)
             return
         self._answer(number, Outcome(), None)
 

@@ -187,7 +187,8 @@ class KeeperLink:
         done = self._dropping.get(name)
         if done is None:
             done = self._dropping[name] = asyncio.get_running_loop().create_future()
-            self._send(words.written(words.DROP, name=name))
+        # Also again, if nothing came of it the first time.
+        self._send(words.written(words.DROP, name=name))
         await asyncio.wait_for(asyncio.shield(done), timeout_s)
 
     def status(self, name: str) -> VolumeStatus:

@@ -1,5 +1,6 @@
 """One volume of the node's keeper: the sidecar's own, at a target, and what is told of it. Standard library only."""
 
+import contextlib
 import errno
 import os
 import time
@@ -88,6 +89,12 @@ class KeptVolume(VolumeKeeper):
         """Detach it and let its daemon flush. One that does not even say that it lives is not waited for to the end."""
         self.handle(Event.TERMINATE)
         self.state.around.loop.call_later(_SILENT_S, self._look_whether_silent)
+
+    def give_up(self) -> None:
+        """End its connection and let its daemon go, whatever it still waits for."""
+        with contextlib.suppress(HostFailure, OSError):
+            self._abort()
+        self._drop_daemon()
 
     def _look_whether_silent(self) -> None:
         if self.state.session.phase is not Phase.FLUSHING:

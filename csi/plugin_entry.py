@@ -11,6 +11,7 @@ from csi.publish_steps import Observe
 from csi.service import NodePlugin
 from csi.settings import CONTROLLER, Settings, parse_settings
 from sidemount.host import logs, process_attributes
+from sidemount.host.own_descriptors import raise_descriptor_limit
 from sidemount.model.errors import InvalidRequest, VolumeError
 
 EXIT_BAD_INPUT = 2
@@ -23,6 +24,7 @@ def run(argv: Sequence[str], environ: Mapping[str, str], observe: Observe = lamb
         settings = parse_settings(argv, environ)
         logs.configure("csi", level=settings.log_level).info("starting", settings=settings.told())
         process_attributes.forbid_inspection()
+        raise_descriptor_limit()
         asyncio.run(_serve(settings, observe))
         return 0
     except VolumeError as error:

@@ -90,11 +90,20 @@ class PublishSteps:
 
     async def tear_down(self, record: Record, *, remove_target: bool) -> None:
         """Take everything away. The record says so from the beginning, so that nothing can bring it back. Raises VolumeError."""
-        record = await self.remember(record.at(Stage.REMOVING))
+        record = await self._bury(record)
         for step in reversed(Step):
             self._observe(f"before undoing {step.value}")
             await self._undo_step(step, record, remove_target=remove_target)
             self._observe(f"after undoing {step.value}")
+
+    async def _bury(self, record: Record) -> Record:
+        """Write down that a record's target is to go. A full disk is no reason to keep it: a crash would only bring it back."""
+        try:
+            return await self.remember(record.at(Stage.REMOVING))
+        except HostFailure as error:
+            self._log.error("tombstone_not_written", volume=record.volume_id, fault=str(error))
+            self.records[record.path] = record.at(Stage.REMOVING)
+            return self.records[record.path]
 
     async def _undo(self, record: Record, done: list[Step], error: BaseException) -> None:
         self._log.warning("publish_undone", volume=record.volume_id, target=record.target, fault=str(error))
@@ -105,8 +114,7 @@ class PublishSteps:
                 self._observe(f"after undoing {step.value}")
         except VolumeError as fault:
             self._log.error("undo_failed", volume=record.volume_id, target=record.target, fault=str(fault))
-            with contextlib.suppress(HostFailure):
-                await self.remember(record.at(Stage.REMOVING))
+            await self._bury(record)
 
     async def _undo_step(self, step: Step, record: Record, *, remove_target: bool) -> None:
         match step:
@@ -128,6 +136,7 @@ class PublishSteps:
     async def ensure_live(self, record: Record) -> None:
         """See that what is published answers. Raises VolumeError."""
         if not await self.is_live(record):
+            await asyncio.to_thread(targets.make_again, record.path)
             await self.await_live(record, is_new=False)
 
     async def is_live(self, record: Record) -> bool:

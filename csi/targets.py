@@ -30,7 +30,8 @@ class Targets:
     def resolve(self, target: str) -> str:
         """Return the target's real path: its root may be reached by links, nothing beneath it may.
 
-        Raises InvalidRequest if it lies beneath no root or crosses a link, WrongState if its parent is missing, HostFailure.
+        Raises InvalidRequest if it lies beneath no root or crosses a link, WrongState if its parent is missing or it lies within a
+        volume of ours, HostFailure.
         """
         root = self.root_of(target)
         if root is None:
@@ -42,6 +43,7 @@ class Targets:
         relative = os.path.dirname(target[len(root) + 1 :])
         try:
             real = os.path.realpath(root, strict=True)
+            _check_not_within(f"{real}/{relative}", real, target)
             top = os.open(real, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise WrongState(f"target root {root}: {error.strerror}") from error
@@ -90,8 +92,14 @@ def make(path: str) -> bool:
     return True
 
 
+def make_again(path: str) -> None:
+    """Make the target of a volume anew that somebody has taken away. Raises WrongState, HostFailure."""
+    if not own_layers(path) and not make(path) and not stat.S_ISDIR(os.lstat(path).st_mode):
+        raise WrongState(f"target_path {shown(path)} is not a directory any more")
+
+
 def remove(path: str) -> bool:
-    """Remove the target's directory, never what is in it; False if something is. Raises HostFailure."""
+    """Remove the target's directory, never what is in it; False if something is. Raises WrongState, HostFailure."""
     try:
         os.rmdir(path)
     except FileNotFoundError:
@@ -99,6 +107,10 @@ def remove(path: str) -> bool:
     except OSError as error:
         if error.errno in (errnos.ENOTEMPTY, errnos.EEXIST, errnos.ENOTDIR):
             return False
+        if error.errno == errnos.EBUSY and foreign_mount(path) is not None:
+            raise WrongState(
+                f"target_path {shown(path)}: something else is mounted there", hint="unmount that first"
+            ) from error
         raise HostFailure(f"rmdir {path}: {error.strerror}", errno=error.errno or 0) from error
     return True
 
@@ -125,6 +137,17 @@ def is_within(path: str, directory: str) -> bool:
 
 def _is_own(mount: Mount) -> bool:
     return mount.is_ours and mount.source.startswith("sidemount:csi/")
+
+
+def _check_not_within(parent: str, root: str, target: str) -> None:
+    """See that a target's parent lies in no volume of ours beneath the root: it would hang with that, and go with it."""
+    for mount in read_mount_table():
+        place = mount.mount_point
+        if _is_own(mount) and place != root and is_within(place, root) and is_within(parent, place):
+            raise WrongState(
+                f"target_path {shown(target)} lies in the volume that is shown at {shown(place)}",
+                hint="name a target outside of it",
+            )
 
 
 def _open_beneath(top: int, relative: str, target: str) -> int:

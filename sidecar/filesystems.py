@@ -1,9 +1,7 @@
 """Which built-in filesystems there are, and how a volume's MountSpec becomes one that pyfuse3 can serve."""
 
-import contextlib
 import functools
 import os
-import resource
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -18,6 +16,7 @@ from sidecar.takeover.memory import Memory
 from sidecar.takeover.state import begin_state, resume_state
 from sidecar.volume.filesystem import VolumeFilesystem
 from sidecar.volume.opening import open_volume
+from sidemount.host.own_descriptors import raise_descriptor_limit
 from sidemount.model.errors import HostFailure, Unsupported
 from sidemount.model.mountspec import MountSpec, OptionValue
 from sidemount.model.pool_layout import data_dir
@@ -181,13 +180,3 @@ def _trio_limiter() -> "trio.CapacityLimiter":
     import trio
 
     return trio.CapacityLimiter(_THREADS)
-
-
-def raise_descriptor_limit() -> int:
-    """Allow this process as many descriptors as it may have, and return how many that is."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-            soft = hard
-    return soft

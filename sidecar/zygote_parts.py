@@ -41,8 +41,8 @@ class ZygoteParts:
         if self._spares is None:
             load_pyfuse3(self.settings.runtime)
             # An external client's daemon needs none of it.
-            from sidecar.filesystems import raise_descriptor_limit
             from sidecar.spare import SpareSettings, run_spare
+            from sidemount.host.own_descriptors import raise_descriptor_limit
 
             # For the children as well: they have to take what a predecessor has left. And no more descriptors can be
             # sent, not even the device's, than this allows to be under way.

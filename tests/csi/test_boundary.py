@@ -28,6 +28,7 @@ def test_every_class_of_the_error_tree_has_a_code_of_its_own() -> None:
         (WrongState("x"), 9),
         (BeyondRange("x"), 11),
         (HostFailure("x", errno=5), 13),
+        (HostFailure("x", errno=28), 8),
         (Faults((PolicyDenied("x"), InvalidRequest("y"))), 7),
     ],
 )

@@ -216,6 +216,25 @@ def test_a_mount_that_somebody_takes_away_comes_back(plugin: Plugin) -> None:
     assert plugin.leftovers() == []
 
 
+def test_a_target_that_somebody_removes_is_made_again(plugin: Plugin) -> None:
+    """A publish heals what is broken; of what it may not, it says so at once."""
+    plugin.publish()
+    plugin.node.run("umount", "-l", plugin.target("t"))
+    plugin.target("t").rmdir()
+    plugin.publish()
+    (plugin.seen() / "file").write_text("")
+    plugin.node.run("umount", "-l", plugin.target("t"))
+    plugin.target("t").rmdir()
+    plugin.target("t").write_text("somebody's file")
+    with pytest.raises(Refused, match="not a directory any more") as refused:
+        plugin.publish()
+    assert refused.value.code is StatusCode.FAILED_PRECONDITION
+    plugin.unpublish()
+    assert plugin.target("t").read_text() == "somebody's file"
+    plugin.target("t").unlink()
+    assert plugin.leftovers() == []
+
+
 def test_an_unpublish_after_everything_has_died_succeeds(plugin: Plugin) -> None:
     """S0-21: daemon dead, target's directory gone beneath the mount's place, plugin restarted in between."""
     plugin.publish()

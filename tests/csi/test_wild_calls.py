@@ -148,6 +148,36 @@ def test_something_else_mounted_at_the_target_is_never_touched(shared: Plugin) -
         shared.target("t").rmdir()
 
 
+def test_something_mounted_over_a_volume_is_never_touched_nor_what_it_hides_lost(shared: Plugin) -> None:
+    shared.publish()
+    (shared.seen() / "file").write_text("written")
+    shared.node.run("mount", "-t", "tmpfs", "theirs", shared.target("t"))
+    try:
+        with pytest.raises(Refused, match="something else is mounted") as refused:
+            shared.unpublish()
+        assert refused.value.code.name == "FAILED_PRECONDITION"
+        assert shared.node.mounts_beneath(shared.target("t"))[-1].fstype == "tmpfs"
+    finally:
+        shared.node.run("umount", shared.target("t"))
+    shared.unpublish()
+    assert (shared.store() / "file").read_text() == "written"
+    assert shared.leftovers() == []
+
+
+def test_a_target_within_a_volume_is_refused(shared: Plugin) -> None:
+    """It would be a directory of the volume's, hang with it, and go with it."""
+    (shared.store() / "inside").mkdir()
+    shared.publish()
+    with pytest.raises(Refused, match="lies in the volume") as refused:
+        shared.publish("t/inside", "other")
+    assert refused.value.code.name == "FAILED_PRECONDITION"
+    shared.unpublish("t/inside", "other")
+    assert (shared.store() / "inside").is_dir()
+    shared.unpublish()
+    (shared.store() / "inside").rmdir()
+    assert shared.leftovers() == []
+
+
 def test_a_link_beneath_the_root_is_not_followed(shared: Plugin) -> None:
     """S2-22: neither as a parent nor as the target."""
     elsewhere = shared.node.work / "elsewhere"

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from sidecar.directory.settings import DirectorySettings, PageCache, Storage, parse_settings
-from sidecar.filesystems import FILESYSTEMS, build_operations, raise_descriptor_limit
+from sidecar.filesystems import FILESYSTEMS, build_operations
 from sidecar.protocol import FilesystemOperations
+from sidemount.host.own_descriptors import raise_descriptor_limit
 from sidemount.model.driver_class import BUILT_IN_FILESYSTEMS
 from sidemount.model.errors import Faults, HostFailure, InvalidRequest, Unsupported, VolumeError
 from sidemount.model.mountspec import MountSpec, OptionValue
