@@ -3,7 +3,7 @@
 import contextlib
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from csi.faults import WrongState
 from csi.targets import is_within
@@ -12,6 +12,7 @@ from sidemount.model.errors import HostFailure, InvalidRequest, shown
 
 _MODE = 0o400
 _MAX_BYTES = 1 << 20
+_ASIDE = ".new-"  # no key of a class begins so
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -46,21 +47,28 @@ def renew_credentials(directory: str, secrets: Mapping[str, str], uid: int) -> d
 
 
 def read_credentials(directory: str) -> dict[str, str]:
-    """Return what we have written to a directory that is nobody else's."""
+    """Return what we have written to a directory. A daemon may own it, so nothing there is followed or waited for."""
     found = {}
-    with contextlib.suppress(FileNotFoundError):
-        for name in os.listdir(directory):
-            if not name.startswith(".new-"):
-                with open(f"{directory}/{name}", "rb") as file:
-                    found[name] = file.read(_MAX_BYTES).decode("utf-8", "surrogateescape")
+    with contextlib.suppress(OSError):
+        opened = os.open(directory, _DIRECTORY)
+        try:
+            for name in os.listdir(opened):
+                content = None if name.startswith(_ASIDE) else _read(opened, name)
+                if content is not None:
+                    found[name] = content.decode("utf-8", "surrogateescape")
+        finally:
+            os.close(opened)
     return found
 
 
 def write_credentials_at(directory: int, secrets: Mapping[str, str], uid: int) -> None:
-    """Write credentials into an open directory that may be somebody else's as well: nothing there is followed or opened.
+    """Write credentials into an open directory that may be somebody else's as well: nothing there is followed, or waited for.
+
+    One that is there already as it is to be is left.
 
     Raises HostFailure, InvalidRequest.
     """
+    _remove_left(directory)
     for key, value in secrets.items():
         if "/" in key or key in (".", "..") or "\0" in key:
             raise InvalidRequest(f"credentials: {shown(key)} cannot be the name of a file")
@@ -83,8 +91,53 @@ def open_own_directory(parent: int, name: str) -> int:
     return opened
 
 
+def _read(directory: int, name: str) -> bytes | None:
+    """Return a file's content, None if it is no file, or has just been replaced."""
+    with _opened(directory, name) as descriptor:
+        return None if descriptor is None else _content(descriptor)
+
+
+def _is_there(directory: int, name: str, value: bytes, uid: int) -> bool:
+    with _opened(directory, name) as descriptor:
+        if descriptor is None:
+            return False
+        status = os.fstat(descriptor)
+        is_private = (status.st_uid, stat.S_IMODE(status.st_mode), status.st_nlink) == (uid, _MODE, 1)
+        return is_private and _content(descriptor) == value
+
+
+@contextlib.contextmanager
+def _opened(directory: int, name: str) -> Iterator[int | None]:
+    """Give a file's descriptor, None for whatever is no file."""
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        descriptor = os.open(name, flags, dir_fd=directory)
+    except OSError:
+        yield None
+        return
+    try:
+        yield descriptor if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
+    finally:
+        os.close(descriptor)
+
+
+def _content(descriptor: int) -> bytes:
+    with os.fdopen(descriptor, "rb", closefd=False) as file:
+        return file.read(_MAX_BYTES)
+
+
+def _remove_left(directory: int) -> None:
+    """Take away what a plugin has left that was killed while it wrote: it would be a copy that nobody renews."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(directory):
+            if name.startswith(_ASIDE):
+                os.unlink(name, dir_fd=directory)
+
+
 def _write(directory: int, key: str, value: bytes, uid: int) -> None:
-    aside = f".new-{os.urandom(8).hex()}"
+    if _is_there(directory, key, value, uid):
+        return
+    aside = f"{_ASIDE}{os.urandom(8).hex()}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
     descriptor = os.open(aside, flags, _MODE, dir_fd=directory)
     try:

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sidemount.model.redaction import spellings, without
+
 _TAIL_BYTES = 8192
 _TOLD_CHARS = 600
-_SECRET_MIN = 4  # shorter ones would blacken everything
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +60,11 @@ def _tail(path: str) -> list[str]:
         raw = os.pread(descriptor, _TAIL_BYTES, max(0, size - _TAIL_BYTES))
     finally:
         os.close(descriptor)
+    if size > len(raw):  # what begins in the middle may be the rest of anything
+        raw = raw.partition(b"\n")[2]
     return [line for line in raw.decode("utf-8", "replace").splitlines() if line.strip()]
 
 
 def redacted(text: str, secrets: Iterable[str]) -> str:
     """Return the text, bounded, without any of the secrets."""
-    for secret in secrets:
-        if len(secret) >= _SECRET_MIN:
-            text = text.replace(secret, "***")
-    return text[:_TOLD_CHARS]
+    return without(text, spellings(secrets))[:_TOLD_CHARS]

@@ -9,16 +9,18 @@ import contextlib
 import os
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from csi.comm_directory import CommDirectories
 from csi.credentials import check_credentials, read_credentials, renew_credentials, write_credentials
+from csi.event_subject import PodRef
 from csi.faults import WrongState
 from csi.keeper_link import KeeperLink
 from csi.last_words import LastWords
-from csi.launcher import Ended
+from csi.launcher import Census, Ended
 from csi.mount_pod import DIGEST_ANNOTATION, PodSettings, namespace_of, render_mount_pod
 from csi.mount_pod_status import MountPod
 from csi.mount_pods import MountPods
@@ -53,6 +55,7 @@ class _Target:
     made_at: float = 0.0
     way_s: float = _WAY_FIRST_S
     error_s: float = _AGAIN_FIRST_S
+    restarts: int = 0
 
     def failed(self) -> float:
         """Return how long to wait after a failure."""
@@ -85,6 +88,8 @@ class PodLauncher:
         self._known: Callable[[], Collection[str]] | None = None
         self._sweeping: set[asyncio.Task[None]] = set()
         self._gone: dict[str, asyncio.Event] = {}
+        self._starts = Counter({"pod": 0})
+        self._orphans = 0
         try:
             os.makedirs(f"{state_dir}/run", mode=0o711, exist_ok=True)
         except OSError as error:
@@ -121,10 +126,9 @@ class PodLauncher:
         if target is None:
             return
         directory = f"{self._run_dir(record.name)}/secrets"
-        before = await asyncio.to_thread(read_credentials, directory)
-        after = await asyncio.to_thread(renew_credentials, directory, secrets, os.geteuid())
-        if after != before and target.at:
-            await asyncio.to_thread(self._comms.lay_out, target.at, after, record.spec.uid)
+        known = await asyncio.to_thread(renew_credentials, directory, secrets, os.geteuid())
+        if target.at:  # also if it has them: an earlier plugin may have ended just before this
+            await asyncio.to_thread(self._comms.lay_out, target.at, known, record.spec.uid)
 
     async def stop(self, record: Record) -> None:
         """See that its pod is gone. Raises NotReady if that takes too long, or the API server is away."""
@@ -153,6 +157,22 @@ class PodLauncher:
             is_away = "does not answer" in lacks or "it hangs" in lacks
             return Ended(-1, LastWords(lacks, is_own=True), lacks, is_final=not is_away)
         return target.trouble
+
+    def deaths(self, record: Record) -> int:
+        """Return how often kubelet has started its container again."""
+        pod = self._pods.get(namespace_of(record, self._settings), record.name)
+        return 0 if pod is None else pod.restarts
+
+    def mount_pod(self, record: Record) -> PodRef | None:
+        """Return its pod."""
+        pod = self._pods.get(namespace_of(record, self._settings), record.name)
+        return None if pod is None else PodRef(namespace=pod.namespace, name=pod.name, uid=pod.uid)
+
+    def census(self) -> Census:
+        """Return what there is."""
+        states = Counter({"running": 0, "pending": 0, "terminating": 0, "over": 0})
+        states.update(pod.phase for pod in self._pods.all())
+        return Census(states=states, starts=self._starts, orphans=self._orphans)
 
     def replace(self, record: Record, why: str) -> None:
         """Leave it to kubelet: the pod's liveness probe asks the keeper the same, and its container is started again."""
@@ -215,6 +235,9 @@ class PodLauncher:
                 return _IDLE_S
             return _IDLE_S if target.at == pod.uid else await self._find_way(target, pod)
         self._note(target, pod.trouble)
+        if pod.restarts != target.restarts:
+            target.restarts = pod.restarts
+            self._changed(record.name)
         if pod.is_over:
             await self._leave(target)
             self._log.warning("mount_pod_over", pod=pod.told, why=pod.trouble.told if pod.trouble else "")
@@ -249,6 +272,7 @@ class PodLauncher:
         while True:
             try:
                 pod = await self._pods.create(manifest)
+                self._starts["pod"] += 1
                 self._log.info("mount_pod_made", pod=pod.told, volume=target.record.volume_id)
                 return
             except PublishConflict:
@@ -367,6 +391,7 @@ class PodLauncher:
         if is_known or pod.is_terminating or self._known is None or pod.name in self._known():
             return
         self._log.warning("orphan_pod_deleted", pod=pod.told)
+        self._orphans += 1
         task = asyncio.get_running_loop().create_task(self._delete_orphan(pod))
         self._sweeping.add(task)
         task.add_done_callback(self._sweeping.discard)

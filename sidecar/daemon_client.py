@@ -18,14 +18,15 @@ from typing import IO
 from sidemount.host import process_attributes
 from sidemount.host.logs import EventLog
 from sidemount.model.errors import HostFailure
+from sidemount.model.redaction import HIDDEN, spellings, without
 
 _TAIL_LINES = 20
 _LAST_OUTPUT_S = 1.0
 _LINE_MAX = 500
+_LINE_READ_MAX = 1 << 16
 _SECRET_FILES_MAX = 64
-_SECRET_BYTES = (4, 1 << 16)
+_SECRET_BYTES_MAX = 1 << 20
 _SECRETS_FRESH_S = 1.0
-_HIDDEN = "***"
 _SECRET_LOOK = re.compile(
     r"(?i)((?:pass(?:word|wd)?|secret|token|api[-_]?key|access[-_]?key|credential)[\w-]*['\"]?\s*[=:]\s*)\S+"
     r"|(?<=://)[^/\s@]+(?=@)"
@@ -94,8 +95,11 @@ class Client:
         return list(self._tail)
 
     def _read_output(self, output: IO[bytes]) -> None:
-        while raw := output.readline(_LINE_MAX):
-            line = self._hide(raw.decode("utf-8", "replace").rstrip())
+        is_rest = False
+        while raw := output.readline(_LINE_READ_MAX):
+            # Cut only what hides nothing any more: half of a secret is not known as one. The rest of a very long line is not told.
+            line = "" if is_rest else self._hide(raw.decode("utf-8", "replace").rstrip())[:_LINE_MAX]
+            is_rest = not raw.endswith(b"\n")
             if line:
                 self._tail.append(line)
                 self._log.info("client_output", line=line)
@@ -115,22 +119,19 @@ class Redactor:
         if self._secrets_dir and now - self._read_at > _SECRETS_FRESH_S:  # credentials are renewed in place
             self._read_at = now
             self._known = _read_secrets(Path(self._secrets_dir))
-        for secret in self._known:
-            text = text.replace(secret, _HIDDEN)
-        return _SECRET_LOOK.sub(lambda found: (found[1] or "") + _HIDDEN, text)
+        text = without(text, self._known)
+        return _SECRET_LOOK.sub(lambda found: (found[1] or "") + HIDDEN, text)
 
 
 def _read_secrets(directory: Path) -> tuple[str, ...]:
-    """Return what the files hold, whole and by words, longest first."""
-    found: set[str] = set()
-    low, high = _SECRET_BYTES
+    """Return how anything that the files hold may be spelled, longest first."""
+    found = []
     with contextlib.suppress(OSError):
         for path in sorted(directory.iterdir())[:_SECRET_FILES_MAX]:
             if path.is_file():
                 with path.open("rb") as file:
-                    whole = file.read(high).decode("utf-8", "replace").strip()
-                found.update(part for part in (whole, *whole.split()) if len(part) >= low)
-    return tuple(sorted(found, key=len, reverse=True))
+                    found.append(file.read(_SECRET_BYTES_MAX).decode("utf-8", "replace"))
+    return spellings(found)
 
 
 def client_argv(command: tuple[str, ...], mountpoint: str) -> tuple[str, ...]:

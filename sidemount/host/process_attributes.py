@@ -6,6 +6,7 @@ Source: prctl(2).
 import contextlib
 import ctypes
 import gc
+import resource
 import signal
 
 from sidemount.host import syscalls
@@ -18,8 +19,15 @@ _PR_SET_NO_NEW_PRIVS = 38
 
 
 def forbid_inspection() -> None:
-    """Keep other processes of the same user out of our memory and descriptors: no ptrace, /proc/pid/mem, pidfd_getfd."""
+    """Keep other processes of the same user out of our memory and descriptors: no ptrace, /proc/pid/mem, pidfd_getfd.
+
+    Nor may it get into a core file, also of a program that we start: that can be inspected again, and knows what we gave it.
+    """
     _prctl("PR_SET_DUMPABLE", _PR_SET_DUMPABLE, 0)
+    _, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    # Less than a page, so no file; and where cores go to a program 0 would not hold them back, but 1 does. Source: core(5).
+    limit = hard if hard == 0 else 1
+    resource.setrlimit(resource.RLIMIT_CORE, (limit, limit))
 
 
 def may_be_inspected() -> bool:
