@@ -8,9 +8,11 @@ from csi import controller
 from csi.boundary import Method
 from csi.controller import ControllerService
 from csi.controller_pools import Pools
+from csi.pool_identity import PoolIdentity
 from csi.settings import Settings
 from csi.volume_pool import DirectoryPool
 from sidemount.model.facts import Facts
+from sidemount.model.provisioned import holds_volumes
 
 
 class ControllerPart:
@@ -24,13 +26,20 @@ class ControllerPart:
     ) -> None:
         """`observe` hears of every step in a pool before and after it is done. To be made in the running loop."""
         self._pools = Pools(
-            [DirectoryPool(path, observe) for path in settings.pools],
+            [self._pool(settings, path, facts, observe) for path in settings.pools],
             facts,
             wait_s=settings.operation_wait_s,
             answer_s=settings.pool_timeout_s,
         )
         self._service = ControllerService(self._pools, facts)
         self._settling: asyncio.Task[None] | None = None
+
+    @staticmethod
+    def _pool(
+        settings: Settings, path: str, facts: Callable[[], Facts], observe: Callable[[str], None]
+    ) -> DirectoryPool:
+        identity = PoolIdentity(path, settings.state_dir, lambda pool: holds_volumes(facts(), pool))
+        return DirectoryPool(path, observe, identity)
 
     @property
     def is_ready(self) -> bool:

@@ -20,7 +20,7 @@ class ControllerPlugin:
         self._settings = settings
         self._observe = observe
         self._end = asyncio.Event()
-        self._facts = facts_source(settings.facts, settings.kubeconfig)
+        self._facts = facts_source(settings.facts, settings.kubeconfig, with_volumes=True)
 
     def end(self) -> None:
         """Begin to end: what is under way is finished, or left where it can be gone on with."""

@@ -60,17 +60,17 @@ class DirectoryFacts:
 
 
 class ClusterFacts:
-    """FuseDriverClasses and Namespaces, followed by watches. Nothing is served from them before both were read once."""
+    """FuseDriverClasses and Namespaces, followed by watches. Nothing is served from them before all were read once."""
 
-    def __init__(self, kubeconfig: Path | None) -> None:
+    def __init__(self, kubeconfig: Path | None, *, with_volumes: bool = False) -> None:
+        """`with_volumes`: PersistentVolumes, too."""
         # Only where it is needed: its types take more memory than all of ours.
         from sidemount.host.cluster_configuration import load_cluster_configuration
         from sidemount.host.live_facts import LiveFacts
-        from sidemount.host.live_kinds import FUSE_DRIVER_CLASS, NAMESPACE
+        from sidemount.host.live_kinds import FUSE_DRIVER_CLASS, NAMESPACE, PERSISTENT_VOLUME
 
-        self._live = LiveFacts(
-            lambda: load_cluster_configuration(kubeconfig), kinds=(FUSE_DRIVER_CLASS, NAMESPACE)
-        )
+        kinds = (FUSE_DRIVER_CLASS, NAMESPACE, *((PERSISTENT_VOLUME,) if with_volumes else ()))
+        self._live = LiveFacts(lambda: load_cluster_configuration(kubeconfig), kinds=kinds)
         self.facts = self._live.facts
         self.missing = self._live.missing
 
@@ -83,11 +83,14 @@ class ClusterFacts:
         await self._live.run(lambda: _tell(self._live.known()))
 
 
-def facts_source(directory: Path | None, kubeconfig: str = "") -> FactsSource:
-    """Return the facts of a directory, or the cluster's if there is none; that is reached by a file, or as a pod does."""
+def facts_source(directory: Path | None, kubeconfig: str = "", *, with_volumes: bool = False) -> FactsSource:
+    """Return the facts of a directory, or the cluster's if there is none; that is reached by a file, or as a pod does.
+
+    Of a cluster's volumes a controller alone has to know: the node service may not read them.
+    """
     if directory is not None:
         return DirectoryFacts(directory)
-    return ClusterFacts(Path(kubeconfig) if kubeconfig else None)
+    return ClusterFacts(Path(kubeconfig) if kubeconfig else None, with_volumes=with_volumes)
 
 
 def _tell(facts: Facts) -> None:

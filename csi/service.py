@@ -41,7 +41,9 @@ class NodePlugin:
         self._settings = settings
         self._observe = observe
         self._end = asyncio.Event()
-        self._facts = facts_source(settings.facts, settings.kubeconfig)
+        self._facts = facts_source(
+            settings.facts, settings.kubeconfig, with_volumes=settings.role == ALL
+        )
         self._credentials = NodeCredentials(SecretFiles(settings.secrets_dir))
         self._controller: ControllerPart | None = None
         self._registration: Registration | None = None

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from csi.faults import BeyondRange, NotFound, WrongState
+from csi.pool_identity import PoolIdentity
 from csi.provision_plan import VolumePlan
 from csi.provision_request import CapacityRange, SnapshotRequest
 from csi.volume_copy import filesystem_clock
@@ -47,9 +48,15 @@ _PLACE_MODE = 0o711
 class DirectoryPool:
     """One pool. Safe in several threads and processes: each thing has a lock, which dies with whoever holds it."""
 
-    def __init__(self, path: str, observe: Observe = lambda point: None) -> None:
+    def __init__(
+        self,
+        path: str,
+        observe: Observe = lambda point: None,
+        identity: PoolIdentity | None = None,
+    ) -> None:
         """`observe` hears of every step before and after it is done: where a crash may happen."""
         self._path = path
+        self._identity = identity or PoolIdentity(path)
         self._making = Making(path, observe)
         self._volumes: Records[VolumeState] = Records(path, Kind.VOLUME, decode_volume)
         self._snapshots: Records[SnapshotState] = Records(path, Kind.SNAPSHOT, decode_snapshot)
@@ -195,7 +202,12 @@ class DirectoryPool:
         with told_of(self._path):
             if not os.path.isdir(self._path):
                 raise NotReady(f"pool {self._path} is not there", hint="mount it")
-            yield
+            self._identity.check()
+            try:
+                yield
+            finally:
+                # What was not found, or was made, may have been so in the directory beneath a pool that went away meanwhile.
+                self._identity.check()
 
     @contextlib.contextmanager
     def _owned(self, kind: Kind, id_: str, wait_s: float = 2.0) -> Iterator[int]:

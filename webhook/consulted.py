@@ -60,6 +60,12 @@ class Consulted:
         self._answers["volumes_by_handle", driver, handle] = answer
         return answer
 
+    def volumes_of(self, driver: str) -> tuple[VolumeFacts, ...]:
+        """Return every PersistentVolume of a driver."""
+        answer = self._facts.volumes_of(driver)
+        self._answers["volumes_of", driver] = answer
+        return answer
+
     def claim(self, namespace: str, name: str) -> ClaimFacts | None:
         """Return the claim of that namespace and name."""
         answer = self._facts.claim(namespace, name)

@@ -57,6 +57,10 @@ class FactsSnapshot:
         """Return every PersistentVolume of that driver and handle, sorted by name."""
         return self.handles.get((driver, handle), ())
 
+    def volumes_of(self, driver: str) -> tuple[VolumeFacts, ...]:
+        """Return every PersistentVolume of a driver."""
+        return tuple(volume for volume in self.volumes.values() if volume.driver == driver)
+
     def claim(self, namespace: str, name: str) -> ClaimFacts | None:
         """Return the claim of that namespace and name."""
         return self.claims.get((namespace, name))

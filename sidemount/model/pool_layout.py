@@ -3,6 +3,7 @@
     <pool>/volumes/<id>/{volume.json, budget, data/}
     <pool>/snapshots/<id>/{snapshot.json, data/}
     <pool>/.unfinished/<name>        things on their way in or out
+    <pool>/.sidemount-pool           the pool's id: without it nothing is mounted here
 
 Whatever is in `volumes` or `snapshots` is whole: it was made in `.unfinished` and renamed.
 """
@@ -10,6 +11,7 @@ Whatever is in `volumes` or `snapshots` is whole: it was made in `.unfinished` a
 VOLUMES = "volumes"
 SNAPSHOTS = "snapshots"
 UNFINISHED = ".unfinished"
+MARKER = ".sidemount-pool"
 VOLUME_RECORD = "volume.json"
 SNAPSHOT_RECORD = "snapshot.json"
 BUDGET = "budget"

@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterable
 
 from sidemount.model.driver_class import DriverClass
+from sidemount.model.facts import Facts
+from sidemount.model.names import CSI_DRIVER
 from sidemount.model.pool_layout import volume_dir
 from sidemount.model.source_glob import glob_matches
 
@@ -22,6 +24,12 @@ def provisioned_id_fault(volume_id: str) -> str:
 def provisioned_source(pool: str, volume_id: str) -> str:
     """Return the source URI of a volume in a pool, itself `dir:///…`."""
     return volume_dir(pool.removesuffix("/"), volume_id)
+
+
+def holds_volumes(facts: Facts, pool: str) -> bool:
+    """Tell whether a PersistentVolume of ours is known that lies in a pool, itself a path."""
+    sources = (f"dir://{pool}", f"dir://{pool}/")
+    return any(volume.attributes.get("source") in sources for volume in facts.volumes_of(CSI_DRIVER))
 
 
 def pool_reached(source: str, classes: Iterable[DriverClass]) -> DriverClass | None:

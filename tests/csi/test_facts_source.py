@@ -33,19 +33,23 @@ def test_a_directory_goes_before_the_cluster(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_of_a_cluster_classes_and_namespaces_are_read_and_nothing_else(tmp_path: Path) -> None:
-    """S2-14. Before both are known nothing is answered: a class that is not there yet is no class that is not there."""
+@pytest.mark.parametrize("with_volumes", [False, True])
+async def test_of_a_cluster_classes_and_namespaces_are_read_and_nothing_else(
+    tmp_path: Path, with_volumes: bool
+) -> None:
+    """S2-14. A controller knows its volumes, too. Before both are known nothing is answered: a class that is not there yet is no class that is not there."""
     async with watched_apiserver() as server:
         await fill(server)
-        source = facts_source(None, _kubeconfig(tmp_path, server.port))
+        source = facts_source(None, _kubeconfig(tmp_path, server.port), with_volumes=with_volumes)
         await source.start()
         with pytest.raises(NotReady):
             source.facts()
         running = asyncio.create_task(source.run())
         try:
-            await until(lambda: not source.missing(), "both kinds are read")
+            await until(lambda: not source.missing(), "all kinds are read")
             assert source.facts().driver_class("directory") is not None
-            assert {plural for _, plural in server.calls} == {"fusedriverclasses", "namespaces"}
+            kinds = {"fusedriverclasses", "namespaces", *(["persistentvolumes"] if with_volumes else [])}
+            assert {plural for _, plural in server.calls} == kinds
         finally:
             running.cancel()
             with suppress(asyncio.CancelledError):

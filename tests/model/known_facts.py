@@ -42,6 +42,9 @@ class KnownFacts:
     def volumes_by_handle(self, driver: str, handle: str) -> tuple[VolumeFacts, ...]:
         return tuple(v for v in self.volumes if (v.driver, v.handle) == (driver, handle))
 
+    def volumes_of(self, driver: str) -> tuple[VolumeFacts, ...]:
+        return tuple(v for v in self.volumes if v.driver == driver)
+
     def claim(self, namespace: str, name: str) -> ClaimFacts | None:
         return next((c for c in self.claims if (c.namespace, c.name) == (namespace, name)), None)
 
