@@ -186,6 +186,23 @@ class World(Namespace):
 
         assert wait_for(lambda: not left(), GONE_S), f"left: {left()}\n{self.path.told()}"
 
+    def uncut(self, *names: str) -> None:
+        """Delete snapshots and wait until what they stand for is gone, from the API and from the pool."""
+        found = [self.api.get("volumesnapshot", name, self.name) for name in names]
+        contents = [each["status"]["boundVolumeSnapshotContentName"] for each in found if each]
+        handles = [
+            f"snapshots/{content['status']['snapshotHandle']}"
+            for content in (self.api.get("volumesnapshotcontent", each) for each in contents)
+            if content
+        ]
+        self.api.run("delete", "volumesnapshot", *names, f"--namespace={self.name}", timeout_s=GONE_S)
+
+        def left() -> list[str]:
+            there = [each for each in contents if self.api.get("volumesnapshotcontent", each) is not None]
+            return there + [each for each in handles if each in self.path.in_pool()]
+
+        assert wait_for(lambda: not left(), GONE_S), f"left: {left()}\n{self.path.told()}"
+
     def grow(self, name: str, size: str) -> None:
         """Ask for a larger volume, and wait for nothing."""
         patch = json.dumps({"spec": {"resources": {"requests": {"storage": size}}}})
@@ -234,6 +251,11 @@ def claim(
 def from_snapshot(name: str) -> Json:
     """Return the dataSource of a claim that restores a snapshot."""
     return {"apiGroup": _SNAPSHOTS, "kind": "VolumeSnapshot", "name": name}
+
+
+def from_claim(name: str) -> Json:
+    """Return the dataSource of a claim that clones another."""
+    return {"kind": "PersistentVolumeClaim", "name": name}
 
 
 def snapshot(name: str, of_claim: str) -> Json:
