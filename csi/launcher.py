@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from csi.event_subject import PodRef
 from csi.last_words import LastWords, redacted
 from csi.records import Record
 
@@ -34,6 +35,19 @@ class Ended:
         return what if self.words.fault in ("", what) else f"{what}: {self.words.fault}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Census:
+    """What a launcher has and has done. `states`: daemons or their pods, by how they are; `starts`: by the way they were started.
+
+    `orphans`: what was ended because it belongs to no record. `is_nursery_ready`: None without one.
+    """
+
+    states: Mapping[str, int]
+    starts: Mapping[str, int]
+    orphans: int = 0
+    is_nursery_ready: bool | None = None
+
+
 class Launcher(Protocol):
     """Every method finds done what is done already. A daemon that ends is started again until `stop`."""
 
@@ -55,6 +69,18 @@ class Launcher(Protocol):
 
     def ended(self, record: Record) -> Ended | None:
         """Return how it ended last since it was started, None if it never did."""
+        ...
+
+    def deaths(self, record: Record) -> int:
+        """Return how often it has ended since somebody counts. That may begin anew."""
+        ...
+
+    def mount_pod(self, record: Record) -> PodRef | None:
+        """Return the pod that it runs in, None if it runs in none, or nobody knows."""
+        ...
+
+    def census(self) -> Census:
+        """Return what there is. Returns at once."""
         ...
 
     def replace(self, record: Record, why: str) -> None:

@@ -24,7 +24,7 @@ _OWN_WORDS = re.compile(r"(?P<fault>.*) \([A-Za-z_]+\)(?:; (?P<hint>.*))?", re.D
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MountPod:
-    """One pod. `trouble`: how its daemon ended last, or why it does not begin; None if all is well so far."""
+    """One pod. `trouble`: how its daemon ended last, or why it does not begin; None if all is well so far. `restarts`: of its container."""
 
     namespace: str
     name: str
@@ -35,6 +35,16 @@ class MountPod:
     is_over: bool
     is_running: bool
     trouble: Ended | None
+    restarts: int = 0
+
+    @property
+    def phase(self) -> str:
+        """Return how it is in one word."""
+        if self.is_over:
+            return "over"
+        if self.is_terminating:
+            return "terminating"
+        return "running" if self.is_running else "pending"
 
     @property
     def told(self) -> str:
@@ -59,6 +69,7 @@ def parse_mount_pod(manifest: Mapping[str, Any]) -> MountPod:
         is_over=_text(status, "phase") in _OVER,
         is_running=bool(_mapping(_mapping(container, "state"), "running")),
         trouble=_trouble(f"its mount pod {namespace}/{name}", status, container),
+        restarts=_count(container.get("restartCount")),
     )
 
 
@@ -114,6 +125,10 @@ def _unscheduled(status: Mapping[str, Any]) -> str:
 def _mapping(raw: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     value = raw.get(key)
     return value if isinstance(value, dict) else {}
+
+
+def _count(value: object) -> int:
+    return value if type(value) is int and value >= 0 else 0
 
 
 def _text(raw: Mapping[str, Any], key: str) -> str:

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import BinaryIO
@@ -18,9 +19,10 @@ from typing import BinaryIO
 from csi import cgroups
 from csi.credentials import check_credentials, renew_credentials, write_credentials
 from csi.daemon_places import DaemonPlaces
+from csi.event_subject import PodRef
 from csi.keeper_link import module_environment
 from csi.last_words import read_last_words
-from csi.launcher import Ended
+from csi.launcher import Census, Ended
 from csi.nursery import Birth, Nursery
 from csi.records import Record
 from sidemount.host.logs import log
@@ -51,7 +53,14 @@ class _Daemon:
     starting: "asyncio.Task[None] | None" = None
     ending: "asyncio.Task[None] | None" = None
     ended: Ended | None = None
+    deaths: int = 0
     is_wanted: bool = True
+
+    @property
+    def state(self) -> str:
+        if self.pidfd >= 0:
+            return "running"
+        return "pausing" if self.again is not None else "starting"
 
 
 class ProcessLauncher:
@@ -65,6 +74,8 @@ class ProcessLauncher:
         self._daemons: dict[str, _Daemon] = {}
         self._nursery = Nursery(_ENVIRONMENT)
         self._trimmer: asyncio.TimerHandle | None = None
+        self._starts = Counter({"nursery": 0, "program": 0})
+        self._strangers = 0
         try:
             self._places = DaemonPlaces(state_dir)
             self._groups = cgroups.find_control_groups(self._places.instance())
@@ -136,6 +147,7 @@ class ProcessLauncher:
             if waited_s > _TERM_S + _KILL_S:
                 raise HostFailure(f"{name}: a daemon of a lost state, process {left[0]}, cannot be killed")
             if waited_s < _AGAIN_FIRST_S:
+                self._strangers += len(left)
                 self._log.warning("stranger_ended", volume=name, processes=left)
             number = signal.SIGTERM if waited_s < _TERM_S else signal.SIGKILL
             for pid in left:
@@ -147,6 +159,26 @@ class ProcessLauncher:
         """Return how it ended last since it was started."""
         daemon = self._daemons.get(record.name)
         return None if daemon is None else daemon.ended
+
+    def deaths(self, record: Record) -> int:
+        """Return how often it has ended since it was started."""
+        daemon = self._daemons.get(record.name)
+        return 0 if daemon is None else daemon.deaths
+
+    def mount_pod(self, record: Record) -> PodRef | None:
+        """Return none: daemons are processes."""
+        return None
+
+    def census(self) -> Census:
+        """Return what there is."""
+        states = Counter({"running": 0, "pausing": 0, "starting": 0})
+        states.update(daemon.state for daemon in self._daemons.values())
+        return Census(
+            states=states,
+            starts=self._starts,
+            orphans=self._strangers,
+            is_nursery_ready=self._nursery.is_ready,
+        )
 
     def replace(self, record: Record, why: str) -> None:
         """Kill what stands still: it is started again."""
@@ -206,6 +238,7 @@ class ProcessLauncher:
         with self._places.open_log(record.name) as output:
             born = await self._nursery.bear(self._birth(record, group), output.fileno())
             if born is not None:
+                self._starts["nursery"] += 1
                 self._watch(daemon, born.pid, born.pidfd)
             else:
                 self._execute(daemon, group, output)
@@ -246,6 +279,7 @@ class ProcessLauncher:
         except OSError as error:
             raise HostFailure(f"cannot start a daemon: {error}", errno=error.errno or 0) from error
         daemon.process = process
+        self._starts["program"] += 1
         self._watch(daemon, process.pid)
 
     def _program(self, record: Record) -> list[str]:
@@ -303,6 +337,7 @@ class ProcessLauncher:
         record = daemon.record
         words = read_last_words(self._places.log_file(record.name), self._places.credentials(record.name))
         daemon.ended = Ended(code, words)
+        daemon.deaths += daemon.is_wanted
         self._changed(record.name)
         if not daemon.is_wanted:
             return
