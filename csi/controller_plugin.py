@@ -1,7 +1,6 @@
 """The process of a controller alone: identity and controller service on one socket. It needs no node, no device and no privilege."""
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable
 
@@ -9,6 +8,7 @@ from csi import identity
 from csi.controller_part import ControllerPart
 from csi.facts_source import facts_source
 from csi.identity import IdentityService
+from csi.metrics import Observation
 from csi.server import Server
 from csi.settings import Settings
 
@@ -31,10 +31,12 @@ class ControllerPlugin:
         settings = self._settings
         await self._facts.start()
         part = ControllerPart(settings, self._facts.facts, self._observe)
+        seen = Observation(settings, self._facts, lambda: part.is_ready)
         identity_service = IdentityService(lambda: part.is_ready, device="")
-        server = Server(settings.endpoint, {identity.SERVICE: identity_service.methods(), **part.services()})
+        services = {identity.SERVICE: identity_service.methods(), **part.services()}
+        server = Server(settings.endpoint, services, seen.calls)
         await server.start()
-        following = asyncio.create_task(self._facts.run())
+        beside = [asyncio.create_task(work) for work in (self._facts.run(), seen.run())]
         try:
             announce(f"listening on unix://{settings.endpoint}")
             part.start()
@@ -43,6 +45,6 @@ class ControllerPlugin:
             began = time.monotonic()
             await server.stop(settings.grace_s)
             await part.close(max(1.0, settings.grace_s - (time.monotonic() - began)))
-            following.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await following
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)

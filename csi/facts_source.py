@@ -1,8 +1,12 @@
 """Where the facts of this process come from: a directory of manifests, or the cluster, of which two kinds are read."""
 
 import asyncio
+import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
+
+from prometheus_client.metrics_core import Metric
 
 from sidemount.host.facts_directory import FactsDirectory
 from sidemount.host.logs import log
@@ -28,6 +32,14 @@ class FactsSource(Protocol):
         """Return why there are no facts yet; empty from the first ones on."""
         ...
 
+    def age_s(self) -> float:
+        """Return how long ago they could last be read; infinite if never."""
+        ...
+
+    def families(self, prefix: str) -> Iterable[Metric]:
+        """Return how well each kind is followed, where that is done by kinds."""
+        ...
+
 
 class DirectoryFacts:
     """Manifests in files."""
@@ -35,6 +47,7 @@ class DirectoryFacts:
     def __init__(self, path: Path) -> None:
         self._directory = FactsDirectory(path)
         self._log = log("csi")
+        self._read_at = float("-inf")
         self.facts = self._directory.facts
 
     async def start(self) -> None:
@@ -51,9 +64,19 @@ class DirectoryFacts:
         """Return why there are no facts."""
         return () if self._directory.is_loaded else ("the facts were never read",)
 
+    def age_s(self) -> float:
+        """Return how long ago they could last be read."""
+        return time.monotonic() - self._read_at
+
+    def families(self, prefix: str) -> Iterable[Metric]:
+        """Return nothing: all kinds are read at once."""
+        return ()
+
     async def _look(self) -> None:
         try:
-            if await asyncio.to_thread(self._directory.refresh):
+            is_new = await asyncio.to_thread(self._directory.refresh)
+            self._read_at = time.monotonic()
+            if is_new:
                 _tell(self.facts())
         except Exception as error:  # the last good facts go on to hold
             self._log.error("facts_unread", fault=repr(error))
@@ -73,6 +96,7 @@ class ClusterFacts:
         self._live = LiveFacts(lambda: load_cluster_configuration(kubeconfig), kinds=kinds)
         self.facts = self._live.facts
         self.missing = self._live.missing
+        self.age_s = self._live.age_s
 
     async def start(self) -> None:
         """Find out how to reach the API server. It need not answer now."""
@@ -81,6 +105,12 @@ class ClusterFacts:
     async def run(self) -> None:
         """Follow them."""
         await self._live.run(lambda: _tell(self._live.known()))
+
+    def families(self, prefix: str) -> Iterable[Metric]:
+        """Return how well each kind is followed."""
+        from sidemount.host.live_report import families
+
+        return families(self._live.kinds(), None, prefix)
 
 
 def facts_source(directory: Path | None, kubeconfig: str = "", *, with_volumes: bool = False) -> FactsSource:

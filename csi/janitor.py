@@ -10,7 +10,7 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -90,13 +90,16 @@ class Janitor:
         *,
         grace_s: float = GRACE_S,
         look_s: float = LOOK_S,
+        detached: Callable[[int], None] = lambda layers: None,
     ) -> None:
+        """`detached` hears of every mount that was taken away."""
         self._kubelet_dir = os.path.realpath(kubelet_dir)
         self._sweeper = sweeper
         self._evidence = evidence
         self._published = published
         self._grace_s = grace_s
         self._look_s = look_s
+        self._detached = detached
         self._since: dict[Leftover, float] = {}
         self._not_before: dict[Leftover, float] = {}
         self._log = log("csi.janitor")
@@ -136,6 +139,7 @@ class Janitor:
                 self._log.warning("leftover_stays", **place, fault=answer.fault)
             elif answer.found is not None and answer.found["detached"]:
                 self.swept += answer.found["detached"]
+                self._detached(answer.found["detached"])
                 self._log.info("leftover_detached", **place, layers=answer.found["detached"])
 
 

@@ -7,6 +7,7 @@ import errno
 from collections.abc import Callable
 
 from csi.boundary import Method
+from csi.event_news import VolumeNews
 from csi.faults import NotFound
 from csi.keeper_link import Answer, VolumeStatus
 from csi.node_credentials import NodeCredentials
@@ -14,7 +15,7 @@ from csi.proto import csi_pb2
 from csi.publications import Publications
 from csi.publish_plan import PublishPlan
 from csi.publish_request import parse_path, parse_publish, parse_volume_id
-from sidemount.model.errors import InvalidRequest, Unsupported
+from sidemount.model.errors import InvalidRequest, Unsupported, VolumeError
 from sidemount.model.facts import Facts
 
 SERVICE = "csi.v1.Node"
@@ -32,6 +33,7 @@ class NodeService:
         facts: Callable[[], Facts],
         run_root: str,
         credentials: NodeCredentials,
+        news: VolumeNews,
     ) -> None:
         """`run_root` has a directory for each target's daemon."""
         self._node_id = node_id
@@ -39,6 +41,7 @@ class NodeService:
         self._facts = facts
         self._run_root = run_root
         self._credentials = credentials
+        self._news = news
 
     def methods(self) -> dict[str, Method]:
         """Return the RPCs. What is not advertised is there to say so."""
@@ -54,6 +57,14 @@ class NodeService:
         }
 
     async def _publish(self, request: csi_pb2.NodePublishVolumeRequest) -> csi_pb2.NodePublishVolumeResponse:
+        try:
+            await self._published(request)
+        except VolumeError as error:
+            self._news.publish_failed(request.volume_id, request.target_path, request.volume_context, error)
+            raise
+        return csi_pb2.NodePublishVolumeResponse()
+
+    async def _published(self, request: csi_pb2.NodePublishVolumeRequest) -> None:
         asked = parse_publish(request)
 
         async def plan(path: str) -> PublishPlan:
@@ -68,7 +79,6 @@ class NodeService:
             secrets=asked.secrets,
             file_secrets=self._credentials.current,
         )
-        return csi_pb2.NodePublishVolumeResponse()
 
     async def _unpublish(
         self, request: csi_pb2.NodeUnpublishVolumeRequest

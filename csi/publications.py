@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 
 from csi import targets
+from csi.event_news import Report, VolumeNews
 from csi.faults import NotFound, WrongState
 from csi.keeper_link import Answer, KeeperLink, VolumeStatus
 from csi.launcher import Launcher
@@ -37,6 +38,7 @@ class Publications:
         launcher: Launcher,
         *,
         mount_timeout_s: float,
+        news: VolumeNews,
         observe: Observe = lambda point: None,
     ) -> None:
         """`observe` hears of every step before and after it is done: where a crash may happen."""
@@ -46,9 +48,20 @@ class Publications:
         self._steps = PublishSteps(store, keeper, launcher, mount_timeout_s=mount_timeout_s, observe=observe)
         self._records = self._steps.records
         self._operations = Operations()
+        self._news = news
         self._log = log("csi.publications")
         self._is_ready = asyncio.Event()
         self._is_closed = False
+        self.leftovers_cleared = 0
+
+    @property
+    def under_way(self) -> int:
+        """Return how many operations are being carried out."""
+        return len(self._operations)
+
+    def records(self) -> list[Record]:
+        """Return every target."""
+        return list(self._records.values())
 
     @property
     def is_ready(self) -> bool:
@@ -90,7 +103,18 @@ class Publications:
         self._steps.changed(name)
         status = self._keeper.status(name)
         record = next((record for record in self._records.values() if record.name == name), None)
-        if status.hung and record is not None:
+        if record is None:
+            return
+        self._news.changed(
+            record,
+            Report(
+                status=status,
+                ended=self._launcher.ended(record),
+                deaths=self._launcher.deaths(record),
+                mount_pod=self._launcher.mount_pod(record),
+            ),
+        )
+        if status.hung:
             self._launcher.replace(record, status.hung)
 
     # Publish -----------------------------------------------------------------------------------------
@@ -247,6 +271,7 @@ class Publications:
     def _leftover_tried(self, record: Record, task: "asyncio.Task[None]") -> None:
         error = None if task.cancelled() else task.exception()
         if error is None:
+            self.leftovers_cleared += 1
             self._log.info("leftover_cleared", volume=record.volume_id, target=record.target)
             return
         self._log.error("leftover_stays", volume=record.volume_id, target=record.target, fault=str(error))

@@ -27,6 +27,9 @@ class Operations:
         self._under_way: dict[str, Operation] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
+    def __len__(self) -> int:
+        return len(self._under_way)
+
     def get(self, path: str) -> Operation | None:
         """Return what is being done at a target, None if nothing is."""
         return self._under_way.get(path)

@@ -16,6 +16,8 @@ from csi.facts_source import facts_source
 from csi.identity import IdentityService
 from csi.keeper_link import KeeperLink
 from csi.launching import make_launcher
+from csi.metrics import Observation
+from csi.metrics_node import NodeMetrics
 from csi.node import NodeService
 from csi.node_credentials import NodeCredentials
 from csi.orphans import reap_orphans
@@ -41,10 +43,10 @@ class NodePlugin:
         self._settings = settings
         self._observe = observe
         self._end = asyncio.Event()
-        self._facts = facts_source(
-            settings.facts, settings.kubeconfig, with_volumes=settings.role == ALL
-        )
+        self._facts = facts_source(settings.facts, settings.kubeconfig, with_volumes=settings.role == ALL)
         self._credentials = NodeCredentials(SecretFiles(settings.secrets_dir))
+        self._seen = Observation(settings, self._facts, lambda: self._is_ready())
+        self._is_ready: Callable[[], bool] = lambda: False
         self._controller: ControllerPart | None = None
         self._registration: Registration | None = None
         if settings.registration_dir:
@@ -75,17 +77,22 @@ class NodePlugin:
                 keeper,
                 launcher,
                 mount_timeout_s=settings.mount_timeout_s,
+                news=self._seen.news,
                 observe=self._observe,
             )
             asyncio.get_running_loop().add_signal_handler(
                 signal.SIGCHLD, lambda: reap_orphans({*launcher.children, keeper.pid or 0})
             )
-            server = Server(settings.endpoint, self._services(publications, keeper))
+            tally, events = self._seen.tally, self._seen.events
+            shown = NodeMetrics(publications, keeper, launcher, self._registration, tally, events)
+            self._seen.add(shown.collect)
+            server = Server(settings.endpoint, self._services(publications, keeper), self._seen.calls)
             await server.start()
             try:
                 keeper.start()
                 announce(f"listening on unix://{settings.endpoint}")
-                async with _beside(self._facts.run()), _beside(keep_clean(settings, keeper, publications)):
+                cleaning = keep_clean(settings, keeper, publications, self._seen.tally.leftover_detached)
+                async with _beside(self._facts.run()), _beside(cleaning), _beside(self._seen.run()):
                     if self._controller is not None:
                         self._controller.start()
                     await publications.reconcile()
@@ -105,13 +112,19 @@ class NodePlugin:
 
     def _services(self, publications: Publications, keeper: KeeperLink) -> dict[str, dict[str, Method]]:
         controller = self._controller
-        identity_service = IdentityService(
-            lambda: publications.is_ready and keeper.is_up and (controller is None or controller.is_ready)
+        self._is_ready = lambda: (
+            publications.is_ready and keeper.is_up and (controller is None or controller.is_ready)
         )
+        identity_service = IdentityService(self._is_ready)
         # A mount pod has our own paths.
         run_root = "" if self._settings.launcher == POD else f"{self._settings.state_dir}/run"
         node_service = NodeService(
-            self._settings.node_id, publications, self._facts.facts, run_root, self._credentials
+            self._settings.node_id,
+            publications,
+            self._facts.facts,
+            run_root,
+            self._credentials,
+            self._seen.news,
         )
         return {
             identity.SERVICE: identity_service.methods(),

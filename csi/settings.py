@@ -26,6 +26,7 @@ _WITH_NODE = (NODE, ALL)
 _LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 _NODE_ID_MAX_BYTES = 256
 _LIST_SEPARATOR = ","
+_PORT_MAX = 65535
 
 # Kubernetes itself sets these in every pod of a namespace that has a Service named sidemount-csi.
 _SERVICE_LINK = re.compile(
@@ -64,6 +65,7 @@ class Settings:
     mount_timeout_s: float = 30.0
     stats_timeout_s: float = 8.0
     grace_s: float = 25.0
+    metrics_address: tuple[str, int] | None = None
     log_level: str = "INFO"
 
     def told(self) -> dict[str, str]:
@@ -260,6 +262,17 @@ def _seconds(text: str) -> float:
     return float(text)
 
 
+def _address(text: str) -> tuple[str, int] | None:
+    if not text:
+        return None
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    is_port = port.isascii() and port.isdigit() and int(port[:6]) <= _PORT_MAX
+    if not colon or not host or unprintable_fault(host) or not is_port:
+        raise ValueError("is not HOST:PORT, such as 0.0.0.0:8080 or [::]:8080")
+    return host, int(port)
+
+
 def _optional(parse: Callable[[str], str]) -> Callable[[str], str]:
     def parse_given(text: str) -> str:
         return parse(text) if text else ""
@@ -421,6 +434,9 @@ _SETTINGS = (
     ),
     _Setting(
         "grace-seconds", "SECONDS", _seconds, "25", "from SIGTERM to the exit, at most", field="grace_s"
+    ),
+    _Setting(
+        "metrics-address", "HOST:PORT", _address, "", "where /metrics is served over HTTP; without it nowhere"
     ),
     _Setting("log-level", "LEVEL", _one_of(*_LOG_LEVELS), "INFO", "least level that is logged"),
 )

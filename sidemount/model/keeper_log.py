@@ -180,12 +180,12 @@ def split_stamp(text: str) -> tuple[int | None, str]:
     return (None, text) if stamp_ns is None else (stamp_ns, text[len(stamp) + 1 :])
 
 
-def told(text: str) -> str:
-    """Return a text fit to be shown to others: one line, bounded, without what looks like a secret."""
+def told(text: str, most: int = TEXT_MAX) -> str:
+    """Return a text fit to be shown to others: one line, of at most so many characters, without what looks like a secret."""
     scrubbed = _SECRET.sub(r"\1…", _USER_INFO.sub("//…@", text[:_SCRUBBED_MAX]))
     line = "".join([char if char.isprintable() else " " for char in scrubbed])
     line = " ".join(line.split())
-    return line if len(line) <= TEXT_MAX else f"{line[: TEXT_MAX - 1]}…"
+    return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
 def _after(health: VolumeHealth, event: KeeperEvent) -> VolumeHealth:

@@ -1,0 +1,112 @@
+"""What a running plugin shows of itself over HTTP, and what of volumes is counted."""
+
+import os
+import re
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from urllib.request import urlopen
+
+import pytest
+
+from tests.csi.plugin import Plugin, Refused
+from tests.host.mount_node import MountNode, eventually
+
+Samples = dict[str, float]
+_LINE = re.compile(r"(\w+(?:\{[^}]*\})?) (\S+)")
+
+
+@pytest.fixture
+def metered(node: MountNode) -> Iterator[Plugin]:
+    """Return a plugin that serves metrics at a port of its choice."""
+    plugin = Plugin(node, flags=("--metrics-address", "127.0.0.1:0"))
+    try:
+        yield plugin.start()
+    finally:
+        plugin.end()
+
+
+def scrape(plugin: Plugin) -> Samples:
+    """Return every sample that is shown now."""
+    eventually(lambda: bool(plugin.events("metrics_served")), what="metrics are served")
+    port = plugin.events("metrics_served")[-1]["port"]
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        assert answer.headers["Content-Type"].startswith("text/plain")
+        lines = answer.read().decode().splitlines()
+    found = (_LINE.fullmatch(line) for line in lines if not line.startswith("#"))
+    return {match[1]: float(match[2]) for match in found if match is not None}
+
+
+def test_a_running_plugin_shows_calls_volumes_daemons_and_what_they_go_through(metered: Plugin) -> None:
+    """S3-04."""
+    before = scrape(metered)
+    assert before["sidemount_csi_ready"] == 1
+    assert before['sidemount_csi_publications{stage="published"}'] == 0
+    assert before['sidemount_csi_takeovers_total{class="other"}'] == 0
+    assert before["sidemount_csi_keeper_starts_total"] == 1
+    assert 0 <= before["sidemount_csi_facts_age_seconds"] < 60
+    assert before["sidemount_csi_driver_classes"] == 3
+    metered.publish()
+    with pytest.raises(Refused):
+        metered.publish("other", **{"class": "no-such"})
+    shown = scrape(metered)
+    assert shown['sidemount_csi_calls_total{code="OK",method="NodePublishVolume"}'] == 1
+    assert shown['sidemount_csi_calls_total{code="INVALID_ARGUMENT",method="NodePublishVolume"}'] == 1
+    assert shown['sidemount_csi_call_duration_seconds_count{method="NodePublishVolume"}'] == 2
+    assert shown['sidemount_csi_publish_failures_total{reason="UnknownClass"}'] == 1
+    assert shown['sidemount_csi_volumes{class="directory",state="serving"}'] == 1
+    assert shown['sidemount_csi_daemons{state="running"}'] == 1
+    os.kill(metered.first_daemon(), signal.SIGKILL)
+    eventually(
+        lambda: scrape(metered)['sidemount_csi_takeovers_total{class="directory"}'] == 1, what="a takeover"
+    )
+    shown = scrape(metered)
+    assert shown['sidemount_csi_daemon_ends_total{class="directory"}'] == 1
+    assert shown['sidemount_csi_stall_seconds_count{class="directory"}'] == 1
+    assert shown['sidemount_csi_remounts_total{class="directory"}'] == 0
+    metered.unpublish()
+    shown = scrape(metered)
+    assert shown['sidemount_csi_publications{stage="published"}'] == 0
+    assert shown['sidemount_csi_daemons{state="running"}'] == 0
+
+
+def test_no_label_comes_from_a_caller(metered: Plugin) -> None:
+    """However many volumes, targets and classes a caller names, there are no more samples."""
+    metered.publish()
+    metered.unpublish()
+    for n in range(3):
+        for context in ({"class": f"none-{n}"}, {"source": f"dir:///secret-{n}"}, {f"option-{n}": "x"}):
+            with pytest.raises(Refused):
+                metered.publish(f"t{n}", f"vol{n}", **context)
+    with pytest.raises(Refused):
+        metered.call_raw("Node", "NoSuchCall", b"")
+    for name in scrape(metered):
+        assert not re.search(r"none-|secret-|option-|vol|NoSuch|t\d\b", name), name
+
+
+def test_a_scrape_waits_for_no_mount(metered: Plugin) -> None:
+    """M11: a daemon that stands still holds up whoever asks its mount, and nobody else."""
+    metered.publish()
+    pids = metered.daemons()
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        assert scrape(metered)['sidemount_csi_publications{stage="published"}'] == 1
+        assert time.monotonic() - began < 5
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+def test_an_address_that_is_taken_is_no_reason_not_to_serve(node: MountNode) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        plugin = Plugin(node, flags=("--metrics-address", f"127.0.0.1:{taken.getsockname()[1]}"))
+        try:
+            plugin.start()
+            eventually(lambda: bool(plugin.events("no_metrics")), what="it is told of")
+            plugin.publish()
+            plugin.unpublish()
+        finally:
+            plugin.end()
