@@ -205,11 +205,13 @@ def ml_beside(
 
 
 @pytest.fixture(scope="session")
-def csi_path(installation: Installation, own_cluster: RunningCluster | None) -> Iterator[CsiPath]:
+def csi_path(
+    installation: Installation, own_cluster: RunningCluster | None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[CsiPath]:
     """The CSI path, not yet installed."""
     if own_cluster is None:
         pytest.skip("the companions' images are on no other cluster")
-    path = CsiPath(installation, own_cluster)
+    path = CsiPath(installation, own_cluster, tmp_path_factory.mktemp("csi"))
     try:
         yield path
     finally:

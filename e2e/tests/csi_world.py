@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from e2e.cluster.companion_images import load_companions, snapshot_types
@@ -25,17 +26,34 @@ RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 WITHIN_S, GONE_S = 180.0, 240.0
 _APPLY_S, _ROLLOUT_S = 120.0, 240.0
 _POOL = "/srv/pool"
+SHOWN = "/srv/e2e-shown"
+"""A directory of every node that the node service has too, for classes whose sources are no pool. Anybody may write to it."""
+# As docs/csi.md says: a directory that a class serves is mounted into the DaemonSet at its own path.
+_OVERLAY = """
+apiVersion: kustomize.config.k8s.io/v1beta1
+kind: Kustomization
+resources: [../manifests/overlays/{overlay}]
+patches:
+- target: {{kind: DaemonSet, name: node}}
+  patch: |
+    - {{op: add, path: /spec/template/spec/containers/0/volumeMounts/-, value: {{name: shown, mountPath: {shown}, mountPropagation: HostToContainer}}}}
+    - {{op: add, path: /spec/template/spec/volumes/-, value: {{name: shown, hostPath: {{path: {shown}, type: DirectoryOrCreate}}}}}}
+"""
 _CONTROLLER = SOURCE / "e2e/cluster/companions/snapshot-controller.yaml"
 _SNAPSHOTS = "snapshot.storage.k8s.io"
 _LIST = "cd {pool} 2>/dev/null && find volumes snapshots .unfinished -mindepth 1 -maxdepth 1 ! -name locks 2>/dev/null || true"
 
 
 class CsiPath:
-    """One installation for all tests that need it, from the first of them to the last. `api` is the administrator's."""
+    """One installation for all tests that need it, from the first of them to the last.
 
-    def __init__(self, installation: Installation, cluster: RunningCluster) -> None:
+    `api` is the administrator's. `directory` is the run's own, for the overlays that are applied.
+    """
+
+    def __init__(self, installation: Installation, cluster: RunningCluster, directory: Path) -> None:
         self.api, self.cluster = installation.api, cluster
-        self._installation = installation
+        self._installation, self._directory = installation, directory
+        (directory / "manifests").symlink_to(MANIFESTS)
         self._is_there = self._has_snapshots = False
 
     def ensure(self) -> None:
@@ -45,8 +63,8 @@ class CsiPath:
             return
         self._is_there = True
         load_companions(self.cluster, BUILD, Progress())
-        self._apply("overlays/csi")
-        self.roll_out()
+        self._apply_overlay("csi")
+        self.cluster.on_node("chmod", "777", SHOWN)
         self._apply("csi/volumes")
         assert wait_for(self.is_registered, WITHIN_S), "kubelet does not know the driver"
 
@@ -60,8 +78,7 @@ class CsiPath:
             "apply", "--server-side", "-k", str(snapshot_types(BUILD, Progress())), timeout_s=_APPLY_S
         )
         self.api.run("apply", "-f", str(_CONTROLLER))
-        self._apply("overlays/csi-snapshots")
-        self.roll_out()
+        self._apply_overlay("csi-snapshots")
         self._roll_out("deployment/snapshot-controller", "kube-system")
         self._apply("csi/snapshots")
 
@@ -78,6 +95,7 @@ class CsiPath:
             if self._has_snapshots:
                 self._delete("-f", str(MANIFESTS / "components/snapshots/rbac.yaml"))
             self._delete("-k", str(MANIFESTS / "components/csi"))
+            self.cluster.on_node("rm", "-rf", SHOWN)
         self._is_there = self._has_snapshots = False
 
     def roll_out(self) -> None:
@@ -124,6 +142,12 @@ class CsiPath:
         with suppress(ClusterFault):
             told.append(f"in the pool: {sorted(self.in_pool())}")
         return "\n".join(told)
+
+    def _apply_overlay(self, name: str) -> None:
+        (own := self._directory / name).mkdir(exist_ok=True)
+        (own / "kustomization.yaml").write_text(_OVERLAY.format(overlay=name, shown=SHOWN))
+        self.api.run("apply", "-k", str(own), timeout_s=_APPLY_S)
+        self.roll_out()
 
     def _apply(self, path: str) -> None:
         self.api.run("apply", "-k", str(MANIFESTS / path), timeout_s=_APPLY_S)
