@@ -22,6 +22,7 @@ CRASHES = 3
 WITHIN_S = 600.0
 _NAMED = re.compile(r"/volumes/kubernetes\.io~csi/([^/]+)/mount")
 _FORGET_AT = 256
+_KNOWN_MAX = 4096
 _OUT_OF_MEMORY = "OOMKilled"
 
 
@@ -64,6 +65,10 @@ class VolumeNews:
         self._clock = clock
         self._wall_ms = wall_ms
         self._known: dict[str, _Known] = {}
+
+    def __len__(self) -> int:
+        """Return of how many volumes something is known."""
+        return len(self._known)
 
     def publish_failed(
         self, volume_id: str, target: str, context: Mapping[str, str], error: VolumeError
@@ -171,6 +176,8 @@ class VolumeNews:
         if len(self._known) >= _FORGET_AT:
             for name in [name for name, known in self._known.items() if known.stage is Stage.REMOVING]:
                 del self._known[name]
+        while len(self._known) >= _KNOWN_MAX:  # their end was not heard of
+            del self._known[next(iter(self._known))]
 
 
 def _volume(volume_id: str, target: str) -> str:
