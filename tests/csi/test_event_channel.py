@@ -42,7 +42,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _do(self) -> None:
         api, length = self.api, int(self.headers.get("Content-Length") or 0)
-        body = json.loads(self.rfile.read(length)) if length else None
+        body: Any = json.loads(self.rfile.read(length) or b"null")
         api.calls.append(f"{self.command} {self.path}")
         status = api.refuse()
         if status is not None:

@@ -86,6 +86,22 @@ def test_the_controller_has_the_companions_and_each_elects_a_leader() -> None:
     }
 
 
+def test_metrics_are_served_to_who_is_labelled_to_read_them() -> None:
+    (policy,) = (
+        each
+        for each in objects("NetworkPolicy")
+        if each["metadata"]["namespace"] == "sidemount-csi" and each["metadata"]["name"] == "csi"
+    )
+    (ingress,) = policy["spec"]["ingress"]
+    for workload, name in ((csi_node(), "node"), (csi_controller(), "controller")):
+        address = _settings(workload, name).metrics_address
+        assert address is not None
+        assert [each["containerPort"] for each in _container(workload, name)["ports"]] == [address[1]]
+        assert [each["port"] for each in ingress["ports"]] == [address[1]]
+    labels = {"sidemount.io/metrics": "allowed"}
+    assert ingress["from"] == [{"namespaceSelector": {"matchLabels": labels}}]
+
+
 def test_snapshots_are_a_switch_of_their_own() -> None:
     """S4-05."""
     without = (MANIFESTS / "components/csi").glob("*.yaml")

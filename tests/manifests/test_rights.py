@@ -107,13 +107,16 @@ def test_the_observer_may_find_pods_read_their_logs_and_tell_of_them() -> None:
 
 
 def test_the_node_service_reads_classes_namespaces_and_pods_and_makes_mount_pods_alone() -> None:
-    """S2-14. It writes nowhere but in the namespaces of mount pods, and reads no Secret."""
+    """S2-14. Besides Events it writes nowhere but in the namespaces of mount pods, and reads no Secret."""
     assert _granted(_rules("ClusterRole", "sidemount-csi-node")) == {
         ("sidemount.io", "fusedriverclasses", "list", ""),
         ("sidemount.io", "fusedriverclasses", "watch", ""),
         ("", "namespaces", "list", ""),
         ("", "namespaces", "watch", ""),
         ("", "pods", "list", ""),
+        ("", "events", "get", ""),
+        ("", "events", "create", ""),
+        ("", "events", "patch", ""),
     }
     roles = [each for each in of_kind("Role") if each["metadata"]["name"] == "csi-node"]
     assert {each["metadata"]["namespace"] for each in roles} == {
