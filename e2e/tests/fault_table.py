@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-_BEGIN, _END = "<!-- begin of what was seen -->\n", "<!-- end of what was seen -->\n"
+_BEGIN, _END = "<!-- begin of what was seen{} -->\n", "<!-- end of what was seen{} -->\n"
 _HEADINGS = ("event", "the application saw", "longest wait", "started anew", "pod gone after")
 
 
@@ -31,11 +31,11 @@ def render(rows: Sequence[Row]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def write_page(page: Path, rows: Sequence[Row]) -> None:
-    """Put the table into a page, between its two marks. Raises ValueError for a page without them."""
-    text = page.read_text()
-    before, begin, rest = text.partition(_BEGIN)
-    _, end, after = rest.partition(_END)
+def write_page(page: Path, rows: Sequence[Row], *, of: str = "") -> None:
+    """Put the table into a page, between its two marks; `of` is in them if there are several. Raises ValueError for a page without them."""
+    text, which = page.read_text(), f" {of}" if of else ""
+    before, begin, rest = text.partition(_BEGIN.format(which))
+    _, end, after = rest.partition(_END.format(which))
     if not (begin and end):
         raise ValueError(f"{page} has no place for the table")
     page.write_text(f"{before}{begin}\n{render(rows)}\n{end}{after}")

@@ -24,13 +24,13 @@ SHELF = "shelf"
 LOST = frozenset({"ENOTCONN", "ECONNABORTED"})
 RECOVERED_S = 120.0
 _ROUNDS = 10
-_BLOCKS = 64
+BLOCKS = 64
 _TREE = Path("/sys/fs/cgroup")
 
 
 def blob() -> bytes:
     """Return the file that witnesses read."""
-    return b"".join(b"%08d" % number * (witness.BLOCK // 8) for number in range(_BLOCKS))
+    return b"".join(b"%08d" % number * (witness.BLOCK // 8) for number in range(BLOCKS))
 
 
 def fill(source: Source) -> dict[str, str]:

@@ -1,0 +1,62 @@
+"""What is left of volumes of the CSI path: on nodes, in the store, of mount pods. It compares even where the plugin's own pods are others."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from e2e.cluster.running_node import RunningNode
+from e2e.cluster.waiting import wait_for
+from e2e.tests.csi_world import CsiPath
+from e2e.tests.node_state import NodeState, look_at_node
+
+_SETTLED_S = 240.0
+_STATE = "/run/sidemount/csi"
+# Of a pod, of a container, of a target: which of them does not matter, only how many.
+_NAMES = re.compile(
+    r"[0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12}|[0-9a-f]{64}|(?<=kube-api-access-)\w{5}"
+)
+_RECORDS = "cd {state} 2>/dev/null && find targets run -mindepth 1 -maxdepth 1 2>/dev/null || true"
+
+
+@contextmanager
+def nothing_left(path: CsiPath, *nodes: RunningNode) -> Iterator[None]:
+    """See that there is nothing on the nodes afterwards that was not there before, no mount pod, and nothing new in the pool."""
+    nodes = nodes or (path.cluster,)
+    before = {node.name: _look(node) for node in nodes}
+    pool = path.in_pool()
+    yield
+    left: list[str] = []
+
+    def is_settled() -> bool:
+        left[:] = [
+            *(f"{node.name}: {each}" for node in nodes for each in _look(node).more_than(before[node.name])),
+            *(f"mount pod: {each['metadata']['name']}" for each in path.mount_pods()),
+            *(f"pool: {each}" for each in sorted(path.in_pool() - pool)),
+        ]
+        return not left
+
+    assert wait_for(is_settled, _SETTLED_S), "left:\n" + "\n".join(left) + "\n" + path.told()
+
+
+def records(node: RunningNode) -> list[str]:
+    """Return what the plugin remembers of targets."""
+    return sorted(node.on_node("sh", "-c", _RECORDS.format(state=_STATE)).split())
+
+
+def fuse_mounts(node: RunningNode, of: str) -> list[str]:
+    """Return the lines of mountinfo that are a volume of ours and have `of` in them."""
+    lines = node.on_node("cat", "/proc/self/mountinfo").splitlines()
+    return [line for line in lines if " fuse.sidemount " in line and of in line]
+
+
+def _look(node: RunningNode) -> NodeState:
+    found = look_at_node(node).kinds
+    alike = {kind: _alike(kind, names.elements()) for kind, names in found.items()}
+    return NodeState({**alike, "records": Counter(records(node))})
+
+
+def _alike(kind: str, names: Iterator[str] | Sequence[str]) -> Counter[str]:
+    if kind == "containers":
+        return Counter("container" for _ in names)
+    return Counter(_NAMES.sub("*", name) for name in names)
