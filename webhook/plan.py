@@ -326,7 +326,7 @@ def _csi_warnings(chosen: list[ChosenVolume], shape: PodShape) -> Iterator[str]:
     if not shape.host_users:
         for volume in chosen:
             if not volume.is_sidecar:
-                yield f"sidemount: volume {volume.name}: hostUsers: false needs idmapped mounts, which no FUSE mount here allows yet"
+                yield f"sidemount: volume {volume.name}: with hostUsers: false its containers will not start, for the kernel maps no ids of a FUSE mount"
     if shape.security.fs_group is None or shape.security.fs_group_change_policy == "OnRootMismatch":
         return
     for volume in chosen:

@@ -218,6 +218,14 @@ _OBSTACLES: tuple[_Obstacle, ...] = (
     ),
     _Obstacle(
         Delivery.CSI,
+        lambda q: not q.facts.host_users and not q.is_claim,
+        Reason.USER_NAMESPACE,
+        "the pod has its own user namespace (hostUsers: false), for which its runtime maps the ids of every mount, "
+        "and the kernel refuses that of a FUSE mount",
+        "drop hostUsers: false",
+    ),
+    _Obstacle(
+        Delivery.CSI,
         lambda q: not q.facts.csi_driver_present,
         Reason.NO_NODE_PLUGIN,
         "the cluster has no CSIDriver csi.sidemount.io",

@@ -58,7 +58,11 @@ OBSTACLES = [
     pytest.param(
         {"pod_security": PodSecurity.RESTRICTED}, {SIDECAR: Reason.POD_SECURITY}, id="restricted (S3-11)"
     ),
-    pytest.param({"host_users": False}, {SIDECAR: Reason.USER_NAMESPACE}, id="user namespace"),
+    pytest.param(
+        {"host_users": False},
+        {SIDECAR: Reason.USER_NAMESPACE, CSI: Reason.USER_NAMESPACE},
+        id="user namespace",
+    ),
     pytest.param(
         {"sandboxed": True, "runtime_class": "gvisor"},
         {SIDECAR: Reason.SANDBOXED_RUNTIME},
@@ -155,6 +159,14 @@ def test_each_obstacle_turns_to_the_other_delivery_or_refuses(
             id="a claim is no inline volume",
         ),
         pytest.param(
+            _request(Claim("c")),
+            _class(CSI),
+            replace(CLEAN, host_users=False),
+            Csi,
+            Reason.CSI_PREFERRED,
+            id="a claim is the kubelet's",
+        ),
+        pytest.param(
             _request(),
             BOTH,
             replace(CLEAN, server_version=(0, 0)),
@@ -202,7 +214,8 @@ def test_a_refusal_gives_every_deliverys_own_reasons_and_a_way_out() -> None:
         "sidecar: the namespace enforces Pod Security restricted, which forbids the keeper's privilege (PodSecurity), "
         "the pod has its own user namespace (hostUsers: false), in which a mount cannot be shared with it (UserNamespace), "
         "the cluster is 1.27, native sidecars need 1.29 (OldCluster); "
-        "csi: the cluster has no CSIDriver csi.sidemount.io (NoNodePlugin)"
+        "csi: the pod has its own user namespace (hostUsers: false), for which its runtime maps the ids of every mount, "
+        "and the kernel refuses that of a FUSE mount (UserNamespace), the cluster has no CSIDriver csi.sidemount.io (NoNodePlugin)"
     )
     assert "install the node plugin" in decision.hint
 
