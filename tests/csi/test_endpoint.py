@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import socket
 import stat
 from pathlib import Path
@@ -84,6 +85,27 @@ def test_it_is_served_at_the_very_path_and_again_after_a_restart(tmp_path: Path,
             await server.stop(1)
 
     asyncio.run(main())
+
+
+def test_a_socket_that_somebody_takes_away_is_made_again_and_costs_no_call(tmp_path: Path) -> None:
+    path = tmp_path / "made" / "csi.sock"
+
+    async def main() -> None:
+        server = Server(str(path), {identity.SERVICE: IdentityService(lambda: True, "").methods()})
+        await server.start()
+        async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
+            probe = channel.unary_unary("/csi.v1.Identity/Probe")
+            await probe(b"")
+            shutil.rmtree(path.parent)
+            while not path.exists():
+                await probe(b"")  # who is connected stays so
+                await asyncio.sleep(0.1)
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+            assert await asyncio.to_thread(_probe, path)
+        await server.stop(1)
+        assert not path.exists()
+
+    asyncio.run(asyncio.wait_for(main(), 20))
 
 
 def test_a_call_under_way_is_finished_when_the_server_ends(tmp_path: Path) -> None:
