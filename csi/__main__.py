@@ -18,6 +18,8 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
         return run(arguments[1:])
     # gRPC would meddle with every child that is started, and none of ours uses it.
     os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"
+    # A trace may show what calls bring, and that may be a secret.
+    os.environ.pop("GRPC_TRACE", None)
     if arguments[:1] == ["probe"]:
         from csi.probe_entry import run as run_probe
 
