@@ -1,14 +1,28 @@
 """Which launcher the settings name, made."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from csi.faults import WrongState
 from csi.keeper_link import KeeperLink
 from csi.launcher import Launcher
 from csi.mount_pod import PodSettings
 from csi.process_launcher import ProcessLauncher
-from csi.settings import POD, Settings
+from csi.records import Record
+from csi.settings import POD, PROCESS, Settings
+
+
+def check_launcher(settings: Settings, records: Iterable[Record]) -> None:
+    """See that one launcher has started everything that is published, and will look after it. Raises WrongState."""
+    other = PROCESS if settings.launcher == POD else POD
+    targets = sorted(r.target for r in records if (r.launch.pod is not None) == (other == POD))
+    if targets:
+        raise WrongState(
+            f"state {settings.state_dir}: --launcher {settings.launcher} cannot look after what --launcher {other} "
+            f"has published: {len(targets)} targets, such as {targets[0]}; they are served on, and nothing was changed",
+            hint=f"start it with --launcher {other} until all of them are unpublished",
+        )
 
 
 async def make_launcher(settings: Settings, keeper: KeeperLink, changed: Callable[[str], None]) -> Launcher:

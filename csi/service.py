@@ -15,7 +15,7 @@ from csi.controller_part import ControllerPart
 from csi.facts_source import facts_source
 from csi.identity import IdentityService
 from csi.keeper_link import KeeperLink
-from csi.launching import make_launcher
+from csi.launching import check_launcher, make_launcher
 from csi.metrics import Observation
 from csi.metrics_node import NodeMetrics
 from csi.node import NodeService
@@ -62,6 +62,8 @@ class NodePlugin:
         settings = self._settings
         lock = await asyncio.to_thread(_lock_state, settings.state_dir)
         try:
+            store = RecordStore(f"{settings.state_dir}/targets")
+            check_launcher(settings, await asyncio.to_thread(store.load))
             await self._facts.start()
             if settings.role == ALL:
                 self._controller = ControllerPart(settings, self._facts.facts, self._observe)
@@ -72,7 +74,7 @@ class NodePlugin:
             )
             launcher = await make_launcher(settings, keeper, lambda name: publications.changed(name))
             publications = Publications(
-                RecordStore(f"{settings.state_dir}/targets"),
+                store,
                 Targets(settings.target_roots),
                 keeper,
                 launcher,
