@@ -1,20 +1,17 @@
 """What the controller is doing: one operation a volume or snapshot, which goes on when its caller does not wait any more.
 
-A pool may not answer for ever, so its methods run in threads that nobody waits for without a deadline, not even the process's end.
+What it does in a pool runs in threads of its own (`csi.place_threads`).
 """
 
 import asyncio
-import contextlib
-import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from sidemount.host.logs import log
-from sidemount.model.errors import NotReady, OperationPending
+from sidemount.model.errors import OperationPending
 
 T = TypeVar("T")
-_STUCK_MAX = 64  # threads that a pool holds up before nobody asks it any more
 
 Key = tuple[str, str]
 
@@ -76,48 +73,3 @@ class Jobs:
 
 async def _awaited(work: Callable[[], Awaitable[T]]) -> T:
     return await work()
-
-
-class PoolThreads:
-    """Runs what may wait for a pool."""
-
-    def __init__(self, answer_s: float) -> None:
-        """`answer_s`: how long a pool may take for what is quick."""
-        self._answer_s = answer_s
-        self._under_way: dict[str, int] = {}
-
-    async def quick(self, pool: str, work: Callable[[], T]) -> T:
-        """Return what `work` returns. Raises what it raises, or NotReady when the pool does not answer."""
-        try:
-            async with asyncio.timeout(self._answer_s):
-                return await self.long(pool, work)
-        except TimeoutError:
-            raise NotReady(
-                f"pool {pool} does not answer within {self._answer_s:g} s", hint="look at its filesystem"
-            ) from None
-
-    async def long(self, pool: str, work: Callable[[], T]) -> T:
-        """Return what `work` returns, however long it takes."""
-        if self._under_way.get(pool, 0) >= _STUCK_MAX:
-            raise NotReady(f"pool {pool} does not answer", hint="look at its filesystem")
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[T] = loop.create_future()
-        self._under_way[pool] = self._under_way.get(pool, 0) + 1
-
-        def tell(result: Callable[[], None]) -> None:
-            self._under_way[pool] -= 1
-            if not answer.done():
-                result()
-
-        def run() -> None:
-            try:
-                value = work()
-                result: Callable[[], None] = lambda: answer.set_result(value)  # noqa: E731
-            except BaseException as error:
-                fault = error
-                result = lambda: answer.set_exception(fault)  # noqa: E731
-            with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
-                loop.call_soon_threadsafe(tell, result)
-
-        threading.Thread(target=run, daemon=True, name=f"pool {pool}").start()
-        return await answer

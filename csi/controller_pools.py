@@ -7,8 +7,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from csi.controller_jobs import Jobs, Key, PoolThreads
+from csi.controller_jobs import Jobs, Key
 from csi.faults import NotFound
+from csi.place_threads import PlaceThreads
 from csi.provision_plan import check_content_fits, check_same, plan_volume
 from csi.provision_request import CapacityRange, CreateRequest, SnapshotRequest
 from csi.volume_intents import unfinished_kind
@@ -35,7 +36,7 @@ class Pools:
         self._stores = {store.name: store for store in stores}
         self._facts = facts
         self._jobs = Jobs(wait_s)
-        self._threads = PoolThreads(answer_s)
+        self._threads = PlaceThreads("pool", answer_s)
         self._wake = asyncio.Event()
         self._is_settled_once = asyncio.Event()
         self._settling: dict[tuple[str, str], asyncio.Task[None]] = {}

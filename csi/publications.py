@@ -8,6 +8,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
+from functools import partial
 
 from csi import targets
 from csi.event_news import Report, VolumeNews
@@ -81,8 +82,10 @@ class Publications:
     async def reconcile(self) -> None:
         """Take up what an earlier plugin has left: keep what is published, undo what nobody was told of. Raises VolumeError."""
         await self._steps.load()
-        for record in list(self._records.values()):
-            if record.stage is Stage.PUBLISHED and not await asyncio.to_thread(_is_stale, record):
+        found = list(self._records.values())
+        gone = await asyncio.gather(*map(self._is_gone, found))
+        for record, is_gone in zip(found, gone, strict=True):
+            if record.stage is Stage.PUBLISHED and not is_gone:
                 try:
                     await self._launcher.start(record, {})
                 except VolumeError as error:
@@ -135,17 +138,18 @@ class Publications:
         `secrets`, or without them those of the node, take the place of what the daemon of a volume has that is published already.
         """
         await self._wait_ready()
-        path = await asyncio.to_thread(self._roots.resolve, target)
+        path = await self._resolve(target)
         await self._wait_own(path)  # what it clears is in the way
         self._operations.refuse_busy(path)
         known = self._records.get(path)
         if known is None or not _is_same(known, volume_id, arguments):
             plan = await make_plan(path)
             await check_source(plan.record)
+            gone = await self._gone_targets(plan.record)
             self._operations.refuse_busy(path)
             known = self._records.get(path)
             if known is None or known.stage is not Stage.PUBLISHED:
-                self._check_exclusive(volume_id, path, exclusive=exclusive)
+                self._check_exclusive(volume_id, path, gone, exclusive=exclusive)
                 await self._operations.run(plan.record, self._publish(plan, known))
                 return
             _check_same(known, volume_id, arguments)
@@ -252,7 +256,7 @@ class Publications:
         if foreign is not None:
             raise WrongState(f"target_path {shown(target)}: something else is mounted there")
         await self._steps.forget(path)
-        if not await asyncio.to_thread(targets.remove, path):
+        if not await self._steps.remove_target(path):
             self._log.warning("target_not_empty", target=target)
 
     def _clear_leftover(self, record: Record) -> None:
@@ -303,9 +307,14 @@ class Publications:
         if self._roots.root_of(target) is None:
             return None
         try:
-            return await asyncio.to_thread(self._roots.resolve, target)
+            return await self._resolve(target)
+        except NotReady:
+            raise
         except VolumeError:
             return None
+
+    async def _resolve(self, target: str) -> str:
+        return await self._steps.at_target(target, partial(self._roots.resolve, target))
 
     # One at a time -----------------------------------------------------------------------------------
 
@@ -315,14 +324,32 @@ class Publications:
         except TimeoutError:
             raise NotReady("the node service is still starting", hint="try again") from None
 
-    def _check_exclusive(self, volume_id: str, path: str, *, exclusive: bool) -> None:
+    async def _gone_targets(self, asked: Record) -> set[str]:
+        """Return where a volume was published that nothing is left of: such a target stands in no other one's way."""
+        others = [
+            record
+            for record in self._records.values()
+            if record.volume_id == asked.volume_id
+            and record.path != asked.path
+            and (asked.mode.is_exclusive or record.mode.is_exclusive)
+        ]
+        gone = await asyncio.gather(*map(self._is_gone, others))
+        return {record.path for record, is_gone in zip(others, gone, strict=True) if is_gone}
+
+    async def _is_gone(self, record: Record) -> bool:
+        try:
+            return await self._steps.at_target(record.path, partial(_is_stale, record))
+        except NotReady:
+            return False
+
+    def _check_exclusive(self, volume_id: str, path: str, gone: Collection[str], *, exclusive: bool) -> None:
         for operation in self._operations.of_volume(volume_id, but=path):
             if exclusive or operation.is_exclusive:
                 raise OperationPending(f"volume {shown(volume_id)}: an operation on it is under way")
         for record in self._records.values():
             if record.path == path or record.volume_id != volume_id or record.stage is not Stage.PUBLISHED:
                 continue
-            if (exclusive or record.mode.is_exclusive) and not _is_stale(record):
+            if (exclusive or record.mode.is_exclusive) and record.path not in gone:
                 raise WrongState(
                     f"volume {shown(volume_id)} is published at {shown(record.target)} already, and one of both access "
                     "modes allows one target of a node only",

@@ -5,11 +5,14 @@ import contextlib
 import os
 import time
 from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
 
 from csi import targets
 from csi.faults import NoRoom, TooLate, WrongState
 from csi.keeper_link import KeeperLink, Kept, VolumeStatus
 from csi.launcher import Ended, Launcher
+from csi.place_threads import PlaceThreads
 from csi.publish_plan import PublishPlan, Step
 from csi.records import Record, RecordStore, Stage, target_name
 from sidemount.host.logs import log
@@ -18,7 +21,9 @@ from sidemount.model.errors import HostFailure, NotReady, OperationPending, Volu
 
 _DROP_S = 45.0  # more than the keeper takes for a daemon that never flushes
 _LOOK_AGAIN_S = 0.5
+_ANSWER_S = 5.0  # for the directory that a target lies in
 
+T = TypeVar("T")
 Observe = Callable[[str], None]
 
 
@@ -42,6 +47,7 @@ class PublishSteps:
         self._observe = observe
         self._log = log("csi.publications")
         self._events: dict[str, asyncio.Event] = {}
+        self._threads = PlaceThreads("directory", _ANSWER_S)
         self._given_up: set[str] = set()  # paths whose publish nobody needs any more
         self.records: dict[str, Record] = {}  # by resolved path
 
@@ -55,7 +61,7 @@ class PublishSteps:
     async def carry_out(self, plan: PublishPlan) -> Record:
         """Do what was planned. Raises VolumeError; nothing is left then, or a tombstone of what cannot be undone yet."""
         record = plan.record
-        await asyncio.to_thread(targets.check_free, record.path)
+        await self.at_target(record.path, partial(targets.check_free, record.path))
         await self.forget(record.path)
         done: list[Step] = []
         try:
@@ -72,10 +78,10 @@ class PublishSteps:
     async def _do(self, step: Step, record: Record, plan: PublishPlan) -> Record:
         match step:
             case Step.REMEMBER:
-                made = not await asyncio.to_thread(os.path.lexists, record.path)
+                made = not await self.at_target(record.path, partial(os.path.lexists, record.path))
                 return await self.remember(record.at(Stage.PUBLISHING, made=made))
             case Step.MAKE_TARGET:
-                await asyncio.to_thread(targets.make, record.path)
+                await self.at_target(record.path, partial(targets.make, record.path))
             case Step.LAUNCH:
                 await self._launcher.start(record, plan.secrets)
             case Step.HOLD:
@@ -122,7 +128,7 @@ class PublishSteps:
                 await asyncio.to_thread(self._store.remove, record)
                 self.records.pop(record.path, None)
             case Step.MAKE_TARGET:
-                if remove_target and not await asyncio.to_thread(targets.remove, record.path):
+                if remove_target and not await self.remove_target(record.path):
                     self._log.warning("target_not_empty", volume=record.volume_id, target=record.target)
             case Step.LAUNCH:
                 await self._launcher.stop(record)
@@ -136,7 +142,7 @@ class PublishSteps:
     async def ensure_live(self, record: Record) -> None:
         """See that what is published answers. Raises VolumeError."""
         if not await self.is_live(record):
-            await asyncio.to_thread(targets.make_again, record.path)
+            await self.at_target(record.path, partial(targets.make_again, record.path))
             await self.await_live(record, is_new=False)
 
     async def is_live(self, record: Record) -> bool:
@@ -208,6 +214,14 @@ class PublishSteps:
         await asyncio.to_thread(self._store.write, record)
         self.records[record.path] = record
         return record
+
+    async def at_target(self, path: str, work: Callable[[], T]) -> T:
+        """Run what looks at a target, in a directory that may be on any filesystem. Raises NotReady if that does not answer."""
+        return await self._threads.quick(os.path.dirname(path), work)
+
+    async def remove_target(self, path: str) -> bool:
+        """Remove a target's directory; False if something is in it. Raises VolumeError."""
+        return await self.at_target(path, partial(targets.remove, path))
 
     async def _detach(self, path: str) -> bool:
         """Take away what of ours is mounted at a place that no volume is kept for; False if nothing is. Raises VolumeError."""

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 
 from csi import identity, node
 from csi.boundary import Method
@@ -33,6 +34,7 @@ from sidemount.model.errors import HostFailure, OperationPending
 
 LOCK_FILE = "plugin.lock"
 _LOCK_WAIT_S = 15.0
+_THREADS = 32  # more than there are cores: most of them wait for a disk, or for the end of a process
 _STATE_MODE = 0o711  # daemons of other users reach their own directories
 
 
@@ -60,6 +62,7 @@ class NodePlugin:
     async def run(self, announce: Callable[[str], None]) -> None:
         """Serve until `end`. Raises VolumeError if it cannot begin."""
         settings = self._settings
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_THREADS))
         lock = await asyncio.to_thread(_lock_state, settings.state_dir)
         try:
             store = RecordStore(f"{settings.state_dir}/targets")

@@ -20,16 +20,10 @@ from csi.volume_pool import DirectoryPool
 from csi.volume_state import Kind
 from tests.csi.controlled import MIB, Controlled
 from tests.csi.plugin import Refused
+from tests.csi.silent_mount import MOUNTS_AND_NEVER_ANSWERS
 from tests.host.mount_node import MountNode, eventually
 
 pytestmark = pytest.mark.root
-_MOUNTS_AND_NEVER_ANSWERS = """
-import ctypes, os, sys, time
-device = os.open("/dev/fuse", os.O_RDWR)
-options = f"fd={device},rootmode=40000,user_id=0,group_id=0,allow_other".encode()
-assert ctypes.CDLL(None).mount(b"hanging", sys.argv[1].encode(), b"fuse", 0, options) == 0
-time.sleep(600)
-"""
 POOLED: dict[str, Any] = {"class": "pooled"}
 _STRIDE = 16  # of the points that one run dies at
 
@@ -228,7 +222,7 @@ def test_a_pool_that_hangs_holds_nobody_up(dying: Controlled) -> None:
     """UNAVAILABLE within the bound, for what is in it alone; and the process can be ended."""
     hung = dying.node.work / "hung"
     hung.mkdir()
-    server = dying.node.start([sys.executable, "-c", _MOUNTS_AND_NEVER_ANSWERS, hung])
+    server = dying.node.start([sys.executable, "-c", MOUNTS_AND_NEVER_ANSWERS, hung])
     eventually(lambda: dying.node.mounts_beneath(hung), what="mounted", timeout_s=30)
     dying.flags = ("--pool", str(hung), "--pool-timeout-seconds", "0.5")
     dying.offer("hanging", hung)
