@@ -4,6 +4,7 @@ What it does in a pool runs in threads of its own (`csi.place_threads`).
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -22,6 +23,7 @@ class _Job:
 
     asked: object
     task: "asyncio.Task[Any]"
+    began_s: float
 
 
 class Jobs:
@@ -31,6 +33,15 @@ class Jobs:
         """A caller waits for `wait_s`; then it has to ask again."""
         self._wait_s = wait_s
         self._jobs: dict[Key, _Job] = {}
+
+    def kinds(self) -> list[str]:
+        """Return the kind of everything that something is under way on."""
+        return [kind for kind, _ in self._jobs]
+
+    def oldest_s(self) -> float:
+        """Return for how long the oldest operation has been under way; 0 if there is none."""
+        now = time.monotonic()
+        return max((now - job.began_s for job in self._jobs.values()), default=0.0)
 
     def has(self, key: Key) -> bool:
         """Tell whether something is under way there."""
@@ -42,7 +53,7 @@ class Jobs:
         if job is not None and job.asked != asked:
             raise OperationPending(f"{' '.join(key)}: another operation on it runs", hint="try again")
         if job is None:
-            job = _Job(asked, asyncio.ensure_future(_awaited(work)))
+            job = _Job(asked, asyncio.ensure_future(_awaited(work)), time.monotonic())
             self._jobs[key] = job
             job.task.add_done_callback(lambda task: self._ended(key, task))
         done, _ = await asyncio.wait({job.task}, timeout=self._wait_s)

@@ -1,13 +1,13 @@
 """The controller service as a part of a process: its pools, and what goes on in them beside the calls."""
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 
 from csi import controller
 from csi.boundary import Method
 from csi.controller import ControllerService
 from csi.controller_pools import Pools
+from csi.metrics_pools import PoolMetrics
 from csi.pool_identity import PoolIdentity
 from csi.settings import Settings
 from csi.volume_pool import DirectoryPool
@@ -32,7 +32,9 @@ class ControllerPart:
             answer_s=settings.pool_timeout_s,
         )
         self._service = ControllerService(self._pools, facts)
-        self._settling: asyncio.Task[None] | None = None
+        self._beside: list[asyncio.Task[None]] = []
+        self._shows = settings.metrics_address is not None
+        self.metrics = PoolMetrics(self._pools)
 
     @staticmethod
     def _pool(
@@ -52,12 +54,13 @@ class ControllerPart:
 
     def start(self) -> None:
         """Begin to bring to an end what was left from before."""
-        self._settling = asyncio.create_task(self._pools.settle())
+        self._beside.append(asyncio.create_task(self._pools.settle()))
+        if self._shows:
+            self._beside.append(asyncio.create_task(self.metrics.run()))
 
     async def close(self, timeout_s: float) -> None:
         """Let what is under way end, or come to where it can be gone on with."""
-        if self._settling is not None:
-            self._settling.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._settling
+        for task in self._beside:
+            task.cancel()
+        await asyncio.gather(*self._beside, return_exceptions=True)
         await self._pools.close(timeout_s)

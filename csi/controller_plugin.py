@@ -32,6 +32,7 @@ class ControllerPlugin:
         await self._facts.start()
         part = ControllerPart(settings, self._facts.facts, self._observe)
         seen = Observation(settings, self._facts, lambda: part.is_ready)
+        seen.add(part.metrics.collect)
         identity_service = IdentityService(lambda: part.is_ready, device="")
         services = {identity.SERVICE: identity_service.methods(), **part.services()}
         server = Server(settings.endpoint, services, seen.calls)

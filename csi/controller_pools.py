@@ -12,6 +12,7 @@ from csi.faults import NotFound
 from csi.place_threads import PlaceThreads
 from csi.provision_plan import check_content_fits, check_same, plan_volume
 from csi.provision_request import CapacityRange, CreateRequest, SnapshotRequest
+from csi.volume_copy import Progress
 from csi.volume_intents import unfinished_kind
 from csi.volume_state import Content, Kind, SnapshotState, VolumeState
 from csi.volume_store import VolumeStore
@@ -90,6 +91,31 @@ class Pools:
     async def available_bytes(self, pool: str) -> int:
         """Return how much room a pool has."""
         return await self._threads.quick(pool, self._stores[pool].available_bytes)
+
+    # What is shown of them: nothing here asks a pool but `counts`.
+
+    async def counts(self, pool: str) -> tuple[int, int, int]:
+        """Return how many volumes, snapshots and unfinished things a pool has. Raises VolumeError if it does not answer."""
+        store = self._stores[pool]
+        volumes = await self._threads.quick(pool, partial(store.ids, Kind.VOLUME))
+        snapshots = await self._threads.quick(pool, partial(store.ids, Kind.SNAPSHOT))
+        return len(volumes), len(snapshots), len(await self._threads.quick(pool, store.unfinished))
+
+    def progress(self, pool: str) -> Progress:
+        """Return what was copied into a pool."""
+        return self._stores[pool].progress
+
+    def stuck(self, pool: str) -> int:
+        """Return how many calls a pool has not answered in time."""
+        return self._threads.stuck(pool)
+
+    def under_way(self) -> list[str]:
+        """Return the kind of everything that an operation is under way on."""
+        return self._jobs.kinds()
+
+    def oldest_s(self) -> float:
+        """Return for how long the oldest operation has been under way."""
+        return self._jobs.oldest_s()
 
     async def _find(self, id_: str, look: Callable[[VolumeStore], T | None]) -> T | None:
         """Return what one of the pools has; of one that does not answer nothing is known, so nothing may be said."""

@@ -48,6 +48,10 @@ class PlaceThreads:
         self._counted(self._long, place, answer)
         return await asyncio.shield(answer)
 
+    def stuck(self, place: str) -> int:
+        """Return how many threads of a place have not ended in time."""
+        return self._stuck[place]
+
     def _no_answer(self, place: str, when: str = "") -> NotReady:
         return NotReady(f"{self._kind} {place} does not answer{when}", hint="look at its filesystem")
 

@@ -91,6 +91,8 @@ class NodePlugin:
             tally, events = self._seen.tally, self._seen.events
             shown = NodeMetrics(publications, keeper, launcher, self._registration, tally, events)
             self._seen.add(shown.collect)
+            if self._controller is not None:
+                self._seen.add(self._controller.metrics.collect)
             server = Server(settings.endpoint, self._services(publications, keeper), self._seen.calls)
             await server.start()
             try:

@@ -11,8 +11,9 @@ import hashlib
 import os
 import stat
 import struct
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from csi.faults import WrongState
@@ -86,11 +87,44 @@ class Round:
     links: dict[int, str] = field(default_factory=dict)
 
 
+class Progress:
+    """What is copied into a pool, by all threads together, since this process began."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.under_way = 0
+        self.files = 0
+        self.size_bytes = 0
+
+    def copied(self, size_bytes: int) -> None:
+        """Count a file."""
+        with self._lock:
+            self.files += 1
+            self.size_bytes += size_bytes
+
+    @contextlib.contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count as a copy under way meanwhile."""
+        with self._lock:
+            self.under_way += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.under_way -= 1
+
+
 class TreeCopy:
     """Copies the directory `source` to `target`, both of which exist."""
 
     def __init__(
-        self, source: str, target: str, copied: Copied, stop: Stop, clock: Callable[[], int] | None
+        self,
+        source: str,
+        target: str,
+        copied: Copied,
+        stop: Stop,
+        clock: Callable[[], int] | None,
+        progress: Progress | None = None,
     ) -> None:
         """`clock` gives the time of the filesystem that changes; None if the source never does."""
         self._source = source
@@ -98,6 +132,7 @@ class TreeCopy:
         self._copied = copied
         self._stop = stop
         self._clock = clock
+        self._progress = progress or Progress()
         self._now = _NEVER if clock is None else clock()
         self._device = 0
         self._is_still = clock is None
@@ -111,7 +146,11 @@ class TreeCopy:
         """
         done = Round()
         self._is_still = is_still
-        with opened_root(self._source) as source, opened_root(self._target) as target:
+        with (
+            self._progress.counted(),
+            opened_root(self._source) as source,
+            opened_root(self._target) as target,
+        ):
             self._device = os.fstat(source).st_dev
             pending = [("", False)]
             while pending:
@@ -196,6 +235,7 @@ class TreeCopy:
         size_bytes = min(status.st_size, status.st_blocks * _BLOCK)  # a hole costs nothing
         done.copied_files += 1
         done.copied_bytes += size_bytes
+        self._progress.copied(size_bytes)
         if stood_still and self._is_settled(status):
             self._copied.add(status, path)
         self._tell(done)

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from csi.volume_copy import Copied, Round, TreeCopy
+from csi.volume_copy import Copied, Progress, Round, TreeCopy
 from csi.volume_tree import Stop, check_no_mounts
 from sidemount.host import budget
 from sidemount.host.logs import log
@@ -27,7 +27,12 @@ class Cut:
 
 
 def cut_volume(
-    volume: str, target: str, clock: Callable[[], int], stop: Stop, observe: Callable[[str], None]
+    volume: str,
+    target: str,
+    clock: Callable[[], int],
+    stop: Stop,
+    observe: Callable[[str], None],
+    progress: Progress,
 ) -> Cut:
     """Make the files in `target` those of `volume` at one moment; both are directories with `data` in them.
 
@@ -36,7 +41,7 @@ def cut_volume(
     check_no_mounts(volume)
     copied = Copied(f"{target}/{COPIED}")
     try:
-        copy = TreeCopy(data_dir(volume), data_dir(target), copied, stop, clock)
+        copy = TreeCopy(data_dir(volume), data_dir(target), copied, stop, clock, progress)
         for _ in range(_ROUNDS):
             observe("before round")
             done = copy.run(is_still=False)
@@ -55,13 +60,16 @@ def cut_volume(
     return Cut(size_bytes=done.size_bytes, cut_ns=cut_ns)
 
 
-def copy_snapshot(snapshot: str, target: str, stop: Stop, observe: Callable[[str], None]) -> Cut:
+def copy_snapshot(
+    snapshot: str, target: str, stop: Stop, observe: Callable[[str], None], progress: Progress
+) -> Cut:
     """Make the files in `target` those of a snapshot, which never change. Raises VolumeError, OSError."""
     check_no_mounts(snapshot)
     copied = Copied(f"{target}/{COPIED}")
     try:
         observe("before copy")
-        done = TreeCopy(data_dir(snapshot), data_dir(target), copied, stop, None).run(is_still=True)
+        copy = TreeCopy(data_dir(snapshot), data_dir(target), copied, stop, None, progress)
+        done = copy.run(is_still=True)
         _tell(snapshot, done)
         observe("after copy")
     finally:

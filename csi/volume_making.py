@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from csi.provision_plan import VolumePlan, check_content_fits
 from csi.provision_request import SnapshotRequest
-from csi.volume_copy import filesystem_clock, sync_filesystem
+from csi.volume_copy import Progress, filesystem_clock, sync_filesystem
 from csi.volume_cut import COPIED, Cut, copy_snapshot, cut_volume
 from csi.volume_files import sync_directory, told_of, write_text
 from csi.volume_intents import GONE, INTENT, encode_plan, read_intent, unfinished_name
@@ -51,6 +51,7 @@ class Making:
         self._path = path
         self._observe = observe
         self.stop = Stop()
+        self.progress = Progress()
 
     def make_volume(self, plan: VolumePlan) -> VolumeState:
         """Make a volume that is not there. Raises VolumeError, OSError."""
@@ -120,7 +121,9 @@ class Making:
         made = self._begin(Kind.SNAPSHOT, request.id, encode_snapshot(state), resume=True)
         self.do("data", lambda: make_directories_at(made.path, "data", _PRIVATE))
         volume = directory_of(self._path, Kind.VOLUME, request.source_volume_id)
-        cut = self.do("cut", lambda: cut_volume(volume, made.path, clock, self.stop, self._observe))
+        cut = self.do(
+            "cut", lambda: cut_volume(volume, made.path, clock, self.stop, self._observe, self.progress)
+        )
         state = replace(state, size_bytes=cut.size_bytes, created_ns=cut.cut_ns)
         self._appear(Kind.SNAPSHOT, request.id, made, encode_snapshot(state))
         return state
@@ -136,11 +139,15 @@ class Making:
         source = directory_of(source_pool, content.kind, content.id)
         self.do("data", lambda: make_directories_at(made.path, "data", _PRIVATE))
         if content.kind is Kind.SNAPSHOT:
-            return self.do("copy", lambda: copy_snapshot(source, made.path, self.stop, self._observe))
+            return self.do(
+                "copy", lambda: copy_snapshot(source, made.path, self.stop, self._observe, self.progress)
+            )
         # Straight from the volume, under the same hold as a snapshot: there is no snapshot in between that a crash could leave.
         with locked(lock_file(source_pool)) as lock:
             clock = filesystem_clock(lock)
-            return self.do("cut", lambda: cut_volume(source, made.path, clock, self.stop, self._observe))
+            return self.do(
+                "cut", lambda: cut_volume(source, made.path, clock, self.stop, self._observe, self.progress)
+            )
 
     def _begin(self, kind: Kind, id_: str, intent: str, *, resume: bool) -> _Unfinished:
         """Return the directory to make it in. One that an earlier attempt left is gone on with, if it was to be the same."""

@@ -14,7 +14,7 @@ from csi.faults import BeyondRange, NotFound, WrongState
 from csi.pool_identity import PoolIdentity
 from csi.provision_plan import VolumePlan
 from csi.provision_request import CapacityRange, SnapshotRequest
-from csi.volume_copy import filesystem_clock
+from csi.volume_copy import Progress, filesystem_clock
 from csi.volume_files import told_of, write_text
 from csi.volume_intents import (
     GONE,
@@ -65,6 +65,11 @@ class DirectoryPool:
     def name(self) -> str:
         """Return the directory."""
         return self._path
+
+    @property
+    def progress(self) -> Progress:
+        """Return what was copied into it."""
+        return self._making.progress
 
     def stop(self) -> None:
         """Have copies and removals end at their next file."""

@@ -5,6 +5,7 @@ from typing import Protocol
 
 from csi.provision_plan import VolumePlan
 from csi.provision_request import CapacityRange, SnapshotRequest
+from csi.volume_copy import Progress
 from csi.volume_state import Kind, SnapshotState, VolumeState
 
 
@@ -18,6 +19,11 @@ class VolumeStore(Protocol):
     @property
     def name(self) -> str:
         """Return what names the pool in a volume's source, an absolute path."""
+        ...
+
+    @property
+    def progress(self) -> Progress:
+        """Return what was copied into it, as it grows. Returns at once."""
         ...
 
     def volume(self, id_: str) -> VolumeState | None:

@@ -10,6 +10,7 @@ from urllib.request import urlopen
 
 import pytest
 
+from tests.csi.controlled import Controlled
 from tests.csi.plugin import Plugin, Refused
 from tests.host.mount_node import MountNode, eventually
 
@@ -29,11 +30,19 @@ def metered(node: MountNode) -> Iterator[Plugin]:
 
 def scrape(plugin: Plugin) -> Samples:
     """Return every sample that is shown now."""
-    eventually(lambda: bool(plugin.events("metrics_served")), what="metrics are served")
-    port = plugin.events("metrics_served")[-1]["port"]
-    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-        assert answer.headers["Content-Type"].startswith("text/plain")
-        lines = answer.read().decode().splitlines()
+    lines: list[str] = []
+
+    def is_read() -> bool:
+        ports = [event["port"] for event in plugin.events("metrics_served")]
+        try:
+            with urlopen(f"http://127.0.0.1:{ports[-1]}/metrics", timeout=10) as answer:
+                assert answer.headers["Content-Type"].startswith("text/plain")
+                lines[:] = answer.read().decode().splitlines()
+        except (OSError, IndexError):  # it has just begun, and says at which port in its log
+            return False
+        return True
+
+    eventually(is_read, what="metrics are served")
     found = (_LINE.fullmatch(line) for line in lines if not line.startswith("#"))
     return {match[1]: float(match[2]) for match in found if match is not None}
 
@@ -110,3 +119,31 @@ def test_an_address_that_is_taken_is_no_reason_not_to_serve(node: MountNode) -> 
             plugin.unpublish()
         finally:
             plugin.end()
+
+
+def test_a_controller_shows_its_pools_and_what_it_copies(node: MountNode) -> None:
+    """A scrape shows what was found last: it asks no pool."""
+    controller = Controlled(node, flags=("--metrics-address", "127.0.0.1:0"))
+    try:
+        volume = controller.start().create("one")
+        (controller.data(volume.volume_id) / "f").write_bytes(b"x" * 100_000)
+        snapshot = controller.cut("cut", volume.volume_id)
+        controller.restore("two", snapshot.snapshot_id)
+        pool = f'{{pool="{controller.pool}"}}'
+        shown = scrape(controller)
+        assert shown["sidemount_csi_ready"] == 1
+        assert shown[f"sidemount_csi_copied_files_total{pool}"] >= 2
+        assert shown[f"sidemount_csi_copied_bytes_total{pool}"] >= 200_000
+        assert shown[f"sidemount_csi_copies_under_way{pool}"] == 0
+        assert shown['sidemount_csi_controller_operations{kind="volume"}'] == 0
+        assert shown['sidemount_csi_calls_total{code="OK",method="CreateVolume"}'] == 2
+        controller.kill()
+        controller.start()
+        eventually(lambda: scrape(controller)[f"sidemount_csi_pool_answers{pool}"] == 1, what="a look")
+        shown = scrape(controller)
+        assert shown[f"sidemount_csi_pool_volumes{pool}"] == 2
+        assert shown[f"sidemount_csi_pool_snapshots{pool}"] == 1
+        assert shown[f"sidemount_csi_pool_available_bytes{pool}"] > 0
+        assert shown[f"sidemount_csi_pool_age_seconds{pool}"] < 60
+    finally:
+        controller.end()
