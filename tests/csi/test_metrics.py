@@ -6,6 +6,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
@@ -47,6 +48,14 @@ def scrape(plugin: Plugin) -> Samples:
     return {match[1]: float(match[2]) for match in found if match is not None}
 
 
+def undocumented(shown: Samples) -> set[str]:
+    """Return the metrics of ours that the page does not name; it shortens names to their ends."""
+    page = (Path(__file__).parents[2] / "docs/monitoring.md").read_text()
+    names = {re.sub(r"\{.*|_(bucket|sum|count)(?=\{|$)", "", name) for name in shown}
+    ours = {name.removeprefix("sidemount_csi") for name in names if name.startswith("sidemount_")}
+    return {name for name in ours if f"{name}`" not in page and f"{name}{{" not in page}
+
+
 def test_a_running_plugin_shows_calls_volumes_daemons_and_what_they_go_through(metered: Plugin) -> None:
     """S3-04."""
     before = scrape(metered)
@@ -78,6 +87,7 @@ def test_a_running_plugin_shows_calls_volumes_daemons_and_what_they_go_through(m
     shown = scrape(metered)
     assert shown['sidemount_csi_publications{stage="published"}'] == 0
     assert shown['sidemount_csi_daemons{state="running"}'] == 0
+    assert undocumented(shown) == set()
 
 
 def test_no_label_comes_from_a_caller(metered: Plugin) -> None:
@@ -145,5 +155,6 @@ def test_a_controller_shows_its_pools_and_what_it_copies(node: MountNode) -> Non
         assert shown[f"sidemount_csi_pool_snapshots{pool}"] == 1
         assert shown[f"sidemount_csi_pool_available_bytes{pool}"] > 0
         assert shown[f"sidemount_csi_pool_age_seconds{pool}"] < 60
+        assert undocumented(shown) == set()
     finally:
         controller.end()
