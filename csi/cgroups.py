@@ -14,7 +14,7 @@ from sidemount.model.errors import HostFailure
 
 _OURS = "sidemount"
 _MOUNTINFO = "/proc/self/mountinfo"
-_KILL_WAIT_S = 10.0
+_KILL_WAIT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from sidemount.model.names import view_name
 _STATISTICS = "statistics"
 # A daemon's first process runs no filesystem, and says that it lives once a second.
 _SILENT_S = 6.0
+_UNSEEN_S = 1.0
 _LOOK_AGAIN_S = 0.5
 
 # Phase, fault, abnormal, hung, generation, lacks; how often it was interrupted, and the last time.
@@ -86,9 +87,20 @@ class KeptVolume(VolumeKeeper):
         self.tell()
 
     def drop(self) -> None:
-        """Detach it and let its daemon flush. One that does not even say that it lives is not waited for to the end."""
+        """Detach it and let its daemon flush. One that does not even say that it lives is not waited for to the end.
+
+        One that has not come to serve has nothing to flush, and may wait for a source that does not answer.
+        """
+        is_unseen = self.state.session.phase is Phase.STARTING and not self.state.session.held
         self.handle(Event.TERMINATE)
-        self.state.around.loop.call_later(_SILENT_S, self._look_whether_silent)
+        if is_unseen:
+            self.state.around.loop.call_later(_UNSEEN_S, self._unseen_is_late)
+        else:
+            self.state.around.loop.call_later(_SILENT_S, self._look_whether_silent)
+
+    def _unseen_is_late(self) -> None:
+        if self.state.session.phase is Phase.FLUSHING:
+            self.handle(Event.DEADLINE)
 
     def give_up(self) -> None:
         """End its connection and let its daemon go, whatever it still waits for."""

@@ -36,6 +36,7 @@ _LEAVE_S = 1.0  # its keeper has waited for its flush already
 _TERM_S = 2.0
 _KILL_S = 10.0
 _LOG_LOOK_S = 30.0
+_DYING_LOOK_S = 5.0
 _ENVIRONMENT = ("PATH", "PYTHONPATH", "LANG", "LC_ALL", "TZ")
 # Writes its number and joins its group before it becomes the daemon, so that no daemon is ever without either.
 _BECOME = 'set -e; echo $$ >"$1"; [ -z "$2" ] || echo $$ >"$2/cgroup.procs"; shift 2; exec "$@"'
@@ -74,6 +75,7 @@ class ProcessLauncher:
         self._daemons: dict[str, _Daemon] = {}
         self._nursery = Nursery(_ENVIRONMENT)
         self._trimmer: asyncio.TimerHandle | None = None
+        self._dying: dict[str, asyncio.TimerHandle] = {}
         self._starts = Counter({"nursery": 0, "program": 0})
         self._strangers = 0
         try:
@@ -133,8 +135,10 @@ class ProcessLauncher:
                 break
         else:
             raise HostFailure(f"volume {record.volume_id}: its daemon {daemon.pid} cannot be killed")
-        await asyncio.to_thread(self._clear, record)
+        is_empty = await asyncio.to_thread(self._clear, record)
         self._daemons.pop(record.name, None)
+        if not is_empty:
+            self._remove_group_later(record.name)
 
     async def forget(self, name: str) -> None:
         """See that no daemon of a target lives that an earlier state, now lost, has started. Raises HostFailure.
@@ -197,6 +201,8 @@ class ProcessLauncher:
         """Start none again; leave those that run."""
         if self._trimmer is not None:
             self._trimmer.cancel()
+        for timer in self._dying.values():
+            timer.cancel()
         for daemon in self._daemons.values():
             daemon.is_wanted = False
             if daemon.again is not None:
@@ -373,17 +379,42 @@ class ProcessLauncher:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(daemon.pidfd, number)
 
-    def _clear(self, record: Record) -> None:
-        """Take away everything that the daemon had. Its processes are gone, or are killed now."""
+    def _clear(self, record: Record) -> bool:
+        """Take away everything that the daemon had. Its processes are gone, or are killed now; return whether all of them have ended.
+
+        One that waits for a source that does not answer ends when it does: it executes nothing any more, and no unpublish waits for it.
+        """
         name = record.name
-        if self._groups is not None:
-            if not cgroups.wait_empty(self._groups, name):
-                raise HostFailure(f"volume {record.volume_id}: processes of its daemon cannot be killed")
+        is_empty = self._groups is None or cgroups.wait_empty(self._groups, name)
+        if self._groups is not None and is_empty:
             self._groups.remove(name)
         try:
             self._places.clear(name)
         except OSError as error:
             raise HostFailure(f"state of {record.volume_id}: {error}", errno=error.errno or 0) from error
+        if not is_empty:
+            self._log.error(
+                "daemon_dying",
+                volume=record.volume_id,
+                target=record.target,
+                why="it was killed, and waits for its source, which does not answer",
+            )
+        return is_empty
+
+    def _remove_group_later(self, name: str) -> None:
+        """Take the group of a daemon that is dying away when it has died, unless another one of that name is in it by then."""
+
+        def look() -> None:
+            self._dying.pop(name, None)
+            groups = self._groups
+            if groups is None or name in self._daemons:
+                return
+            if groups.processes(name):
+                self._remove_group_later(name)
+            else:
+                groups.remove(name)
+
+        self._dying[name] = asyncio.get_running_loop().call_later(_DYING_LOOK_S, look)
 
     def _trim_later(self) -> None:
         if self._trimmer is None:
