@@ -15,9 +15,11 @@ pytestmark = [pytest.mark.root, pytest.mark.fuse]
 def _refuses(plugin: Plugin, launcher: str, other: str) -> None:
     """Start it, see that it ends by itself and says why."""
     plugin.log.write_text("")
+    arguments = plugin.process.args
+    assert isinstance(arguments, list)
+    behind_nsenter = [str(part) for part in arguments[5:]]
     started = plugin.node.start(
-        [arg if arg != "process" else launcher for arg in plugin.process.args[5:]],  # type: ignore[index, union-attr]  # behind nsenter
-        log=plugin.log,
+        [launcher if part == "process" else part for part in behind_nsenter], log=plugin.log
     )
     assert started.wait(60) == 3
     (told,) = (line for line in plugin.log.read_text().splitlines() if line.startswith("sidemount csi: "))
