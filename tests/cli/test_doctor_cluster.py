@@ -177,6 +177,89 @@ def test_each_fault_is_found_alone(
     assert verdict not in ("warn", "fail") or any(each["meaning"] or each["wayOut"] for each in matching)
 
 
+CSI_NODES = "/apis/storage.k8s.io/v1/csinodes"
+CSI_PODS = "/api/v1/namespaces/sidemount-csi/pods"
+
+
+def csi_pod(name: str, ready: str = "True") -> dict[str, Any]:
+    return {
+        "metadata": {"name": f"{name}-0", "labels": {"app.kubernetes.io/name": name}},
+        "spec": {"nodeName": "node-1"},
+        "status": {"conditions": [{"type": "Ready", "status": ready}]},
+    }
+
+
+def stuck_pod() -> dict[str, Any]:
+    waits = {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}
+    return {
+        "metadata": {"namespace": "sidemount-mounts", "name": "csi-1"},
+        "status": {"phase": "Pending", "containerStatuses": [{"name": "daemon", "state": waits}]},
+    }
+
+
+def install_csi(cluster: FakeCluster) -> None:
+    """Put the CSI path there, in good health."""
+    driver = {"metadata": {"name": "csi.sidemount.io"}, "spec": {"volumeLifecycleModes": ["Ephemeral"]}}
+    cluster.objects[place.DRIVERS] = [driver]
+    drivers = [{"name": "csi.sidemount.io"}]
+    cluster.objects[CSI_NODES] = [{"metadata": {"name": "node-1"}, "spec": {"drivers": drivers}}]
+    cluster.objects[CSI_PODS] = [csi_pod("csi-node"), csi_pod("csi-controller")]
+    cluster.objects["/api/v1/pods"] = []
+
+
+def test_a_csi_path_that_works_is_four_good_findings_more(cluster: FakeCluster, doctor: Any) -> None:
+    install_csi(cluster)
+    code, found = findings(doctor)
+    assert code == 0
+    assert {
+        topic: [each["found"] for each in found[topic]]
+        for topic in found
+        if "CSI" in topic or "mount" in topic
+    } == {
+        "CSI": ["CSIDriver csi.sidemount.io"],
+        "CSI nodes": ["the driver is known to 1 of 1 kubelet"],
+        "CSI node service": ["1 of 1 ready in sidemount-csi"],
+        "CSI controller": ["1 of 1 ready in sidemount-csi"],
+        "mount pods": ["0, none stuck"],
+    }
+    assert all(each["verdict"] == "ok" for topic in found for each in found[topic])
+
+
+@pytest.mark.parametrize(
+    ("path", "objects", "topic", "told"),
+    [
+        (CSI_NODES, [{"metadata": {"name": "node-1"}, "spec": {"drivers": None}}], "CSI nodes", "not on node-1"),
+        (CSI_PODS, [csi_pod("csi-node", "False"), csi_pod("csi-controller")], "CSI node service", "0 of 1 ready"),
+        (CSI_PODS, [csi_pod("csi-node")], "CSI controller", "none in namespace sidemount-csi"),
+        ("/api/v1/pods", [stuck_pod()], "mount pods", "sidemount-mounts/csi-1: ErrImagePull; no such image"),
+    ],
+)  # fmt: skip
+def test_each_fault_of_the_csi_path_is_a_warning_for_sidecars_work(
+    cluster: FakeCluster, doctor: Any, path: str, objects: list[dict[str, Any]], topic: str, told: str
+) -> None:
+    install_csi(cluster)
+    cluster.objects[path] = objects
+    code, found = findings(doctor)
+    assert code == 0
+    warned = [
+        each for each in (item for items in found.values() for item in items) if each["verdict"] == "warn"
+    ]
+    assert [each["topic"] for each in warned] == [topic]
+    assert told in json.dumps(warned)
+    assert warned[0]["wayOut"]
+
+
+def test_what_of_the_csi_path_may_not_be_read_is_said(cluster: FakeCluster, doctor: Any) -> None:
+    install_csi(cluster)
+    for path, what in ((CSI_NODES, "csinodes"), (CSI_PODS, "pods"), ("/api/v1/pods", "pods")):
+        cluster.answers[path] = forbidden(what)
+    _, found = findings(doctor)
+    for topic in ("CSI nodes", "CSI node service", "CSI controller", "mount pods"):
+        (each,) = found[topic]
+        assert each["verdict"] == "cannot tell"
+        assert "needs the right to list" in each["found"]
+
+
 WEBHOOK_URL = 'Post "https://webhook.sidemount-system.svc:443/mutate?timeout=3s"'
 CALLING = 'Internal error occurred: failed calling webhook "pods.sidemount.io": failed to call webhook: '
 

@@ -311,3 +311,29 @@ def test_as_a_plugin_of_kubectl_it_calls_itself_so(
 def test_kubectl_finds_the_same_program() -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     assert scripts["kubectl-sidemount"] == scripts["sidemount"] == "sidemount.cli:main"
+
+
+def test_a_volume_by_csi_is_looked_for_among_the_mount_pods(cluster: FakeCluster, call: Any) -> None:
+    """It is another namespace's pod; who may not list it is told so, and sees the rest."""
+    pod = running(golden("csi-and-sidecar", name="both", namespace="ml", uid="u-1"))
+    serve(cluster, [pod])
+    target = "/var/lib/kubelet/pods/u-1/volumes/kubernetes.io~csi/hot/mount"
+    crashed = {"waiting": {"reason": "CrashLoopBackOff"}}
+    mount_pod = {
+        "metadata": {
+            "namespace": "sidemount-mounts",
+            "name": "csi-0",
+            "annotations": {"sidemount.io/target": target},
+        },
+        "status": {"phase": "Running", "containerStatuses": [{"name": "daemon", "state": crashed}]},
+    }
+    cluster.objects["/api/v1/pods"] = [mount_pod]
+    code, out, err = call()
+    assert code == 1
+    assert "ml/both hot: failing: its mount pod sidemount-mounts/csi-0: CrashLoopBackOff" in out
+    assert err == ""
+    cluster.answers["/api/v1/pods"] = forbidden("pods")
+    code, out, err = call()
+    assert code == 0
+    assert "hot: unknown: it is delivered by CSI" in out
+    assert "mount pods cannot be listed" in err

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sidemount.commands.health.csi import CsiView, mount_pods_of
 from sidemount.commands.health.judgement import Health, KeeperLog, PodReport, judge
 from sidemount.commands.health.pod import PodView, read_pod
 from sidemount.commands.health.report import as_document, render_table
@@ -150,6 +151,112 @@ def test_a_volume_by_csi_is_told_and_not_judged() -> None:
     hot = next(each for each in report.volumes if each.volume.name == "hot")
     assert (hot.health, hot.volume.delivery, hot.volume.driver_class) == (Health.UNKNOWN, "csi", "node-cache")
     assert hot.volume.source == "cache://bucket/hot"
+
+
+NOW_MS = STARTED_MS + 3_600_000
+TARGET = "/var/lib/kubelet/pods/u-1/volumes/kubernetes.io~csi/{}/mount"
+
+
+def mount_pod(volume: str = "hot", **status: Any) -> dict[str, Any]:
+    return {
+        "metadata": {
+            "namespace": "sidemount-mounts",
+            "name": "csi-0",
+            "annotations": {"sidemount.io/target": TARGET.format(volume)},
+            "creationTimestamp": "2026-01-02T03:00:00Z",
+        },
+        "status": {
+            "phase": "Running",
+            "containerStatuses": [
+                {"name": "daemon", "state": {"running": {"startedAt": "2026-01-02T03:00:00Z"}}}
+            ],
+            **status,
+        },
+    }
+
+
+def state(kind: str, reason: str, message: str = "") -> list[dict[str, Any]]:
+    return [{"name": "daemon", "state": {kind: {"reason": reason, "message": message}}}]
+
+
+UNSCHEDULABLE = [
+    {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": "0/1 nodes: 1 Too many pods.",
+    }
+]
+
+
+@pytest.mark.parametrize(
+    ("found", "health", "why"),
+    [
+        pytest.param(mount_pod(), Health.SERVING, "", id="it runs"),
+        pytest.param(mount_pod("pvc-1"), Health.SERVING, "", id="a claim's, which names its volume"),
+        pytest.param(None, Health.UNKNOWN, "no mount pod", id="none can be seen"),
+        pytest.param(mount_pod("train"), Health.UNKNOWN, "no mount pod", id="of another volume"),
+        pytest.param(
+            mount_pod(containerStatuses=state("waiting", "CrashLoopBackOff", "back-off 40s")),
+            Health.FAILING,
+            "sidemount-mounts/csi-0: CrashLoopBackOff; back-off 40s",
+            id="it crashes",
+        ),
+        pytest.param(
+            mount_pod(phase="Pending", containerStatuses=[], conditions=UNSCHEDULABLE),
+            Health.FAILING,
+            "Unschedulable: 0/1 nodes: 1 Too many pods.",
+            id="no room",
+        ),
+        pytest.param(
+            mount_pod(phase="Pending", containerStatuses=state("waiting", "ContainerCreating")),
+            Health.FAILING,
+            "it has not started (ContainerCreating)",
+            id="it does not begin",
+        ),
+    ],
+)
+def test_a_volume_by_csi_is_as_its_mount_pod(found: dict[str, Any] | None, health: Health, why: str) -> None:
+    pod = running(golden("csi-and-sidecar"))
+    pod["metadata"]["uid"] = "u-1"
+    view = CsiView(mount_pods=() if found is None else mount_pods_of([found]), now_ms=NOW_MS)
+    hot = next(each for each in judge(seen(pod), None, view).volumes if each.volume.name == "hot")
+    assert hot.health is health
+    assert why in hot.why
+    assert health is not Health.FAILING or "kubectl -n sidemount-mounts describe pod csi-0" in hot.way_out
+
+
+@pytest.mark.parametrize(
+    ("view", "why"),
+    [
+        (CsiView(registered=frozenset({"node-2"})), "kubelet of node-1 does not know the driver"),
+        (
+            CsiView(registered=frozenset({"node-1"}), served=frozenset()),
+            "node service of node-1 is not ready",
+        ),
+        (CsiView(registered=frozenset({"node-1"}), served=frozenset({"node-1"})), ""),
+        (CsiView(), ""),
+    ],
+)
+def test_a_pod_that_waits_for_the_csi_path_is_told_what_lacks_on_its_node(view: CsiView, why: str) -> None:
+    pod = golden("csi-and-sidecar")
+    pod["spec"]["nodeName"] = "node-1"
+    hot = next(each for each in judge(seen(pod), None, view).volumes if each.volume.name == "hot")
+    assert hot.health is (Health.FAILING if why else Health.STARTING)
+    assert why in hot.why
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+        max_leaves=8,
+    )
+)
+def test_no_mount_pod_makes_it_raise(wild: Any) -> None:
+    for manifest in ({"metadata": wild, "spec": wild, "status": wild}, mount_pod(containerStatuses=[wild])):
+        (found,) = mount_pods_of([manifest])
+        assert isinstance(found.trouble(NOW_MS), str)
 
 
 def test_parts_of_an_inline_volume_are_views_of_it() -> None:

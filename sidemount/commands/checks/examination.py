@@ -6,6 +6,7 @@ from typing import Any
 
 from sidemount.commands.checks.certificates import check_certificates
 from sidemount.commands.checks.classes import check_classes, read_classes
+from sidemount.commands.checks.csi_path import CSI_READINGS, check_driver, check_path, has_driver
 from sidemount.commands.checks.finding import Finding, Verdict
 from sidemount.commands.checks.installation import (
     APPLY,
@@ -41,7 +42,6 @@ from sidemount.commands.cluster.facts import facts_of
 from sidemount.commands.cluster.paths import object_path, pods_path
 from sidemount.commands.health.pod import mapping
 from sidemount.host.cluster_reader import ReadFailed
-from sidemount.model.names import CSI_DRIVER
 from webhook.gate import POD_SECURITY_LABEL
 
 
@@ -78,8 +78,11 @@ async def _installed(api: ApiServer, readings: Readings, namespace: str) -> list
         *check_namespaces(readings["namespaces"]),
         *check_nodes(readings["nodes"]),
         *check_others(readings["mutating"]),
-        _driver(readings["drivers"]),
+        check_driver(readings["drivers"]),
     ]
+    if has_driver(readings["drivers"]):
+        path = await read_collections(api, CSI_READINGS)
+        found += check_path(path, readings["nodes"], int(aware_now().timestamp() * 1000))
     found.append(await _try_asking(api, readings, namespace))
     return found
 
@@ -152,22 +155,3 @@ async def _pods_of(api: ApiServer, service: tuple[str, str]) -> Reading:
     labels = ",".join(f"{key}={value}" for key, value in selector.items())
     right = f"list pods in namespace {namespace}"
     return await read_collection(api, Wanted(path=pods_path(namespace), right=right, selector=labels))
-
-
-def _driver(drivers: Reading) -> Finding:
-    if doubt := drivers.doubt("CSI"):
-        return doubt
-    there = [each for each in drivers.objects if name_of(each) == CSI_DRIVER]
-    if not there:
-        found = f"no CSIDriver {CSI_DRIVER}: volumes come by sidecar alone"
-        return Finding(topic="CSI", verdict=Verdict.OK, found=found)
-    modes = mapping(there[0].get("spec")).get("volumeLifecycleModes")
-    if isinstance(modes, list) and "Ephemeral" in modes:
-        return Finding(topic="CSI", verdict=Verdict.OK, found=f"CSIDriver {CSI_DRIVER}")
-    return Finding(
-        topic="CSI",
-        verdict=Verdict.WARN,
-        found=f"CSIDriver {CSI_DRIVER} without the lifecycle mode Ephemeral",
-        meaning="pods that cannot take a sidecar get a volume by a claim alone (NoInlineVolumes)",
-        way_out="delete it and apply Sidemount's own: the field cannot be changed",
-    )

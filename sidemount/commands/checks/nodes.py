@@ -1,6 +1,6 @@
 """What the nodes' kernels, kubelets and systems give, from what kubelets report."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sidemount.commands.checks.finding import Finding, Verdict, listed, many
@@ -24,8 +24,8 @@ def check_nodes(reading: Reading) -> Iterator[Finding]:
         yield doubt
         return
     virtual = [each for each in reading.objects if _is_virtual(each)]
-    windows = [each for each in reading.objects if _info(each).get("operatingSystem") == "windows"]
-    usable = [each for each in reading.objects if each not in virtual and each not in windows]
+    windows = [each for each in reading.objects if _is_windows(each)]
+    usable = usable_nodes(reading.objects)
     yield _kernels(usable)
     yield from _old_kubelets(usable)
     if usable:
@@ -47,6 +47,11 @@ def check_nodes(reading: Reading) -> Iterator[Finding]:
                 found=f"{kind}: {listed([name_of(each) for each in nodes])}",
                 meaning=f"pods for them get no volumes ({code})",
             )
+
+
+def usable_nodes(nodes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the nodes that pods with volumes can be on."""
+    return [each for each in nodes if not _is_virtual(each) and not _is_windows(each)]
 
 
 def _kernels(nodes: list[Mapping[str, Any]]) -> Finding:
@@ -93,6 +98,10 @@ def _old_kubelets(nodes: list[Mapping[str, Any]]) -> Iterator[Finding]:
 
 def _info(node: Mapping[str, Any]) -> Mapping[str, Any]:
     return mapping(mapping(node.get("status")).get("nodeInfo"))
+
+
+def _is_windows(node: Mapping[str, Any]) -> bool:
+    return _info(node).get("operatingSystem") == "windows"
 
 
 def _is_virtual(node: Mapping[str, Any]) -> bool:

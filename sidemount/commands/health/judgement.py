@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from sidemount.commands.health.pod import ContainerView, PodView, PodVolume
+from sidemount.commands.health.csi import CSI_NAMESPACE, CsiView
+from sidemount.commands.health.pod import PATIENT, ContainerView, PodView, PodVolume
 from sidemount.model.keeper_log import HealthState, VolumeHealth
-from sidemount.model.names import KEEPER_CONTAINER
+from sidemount.model.names import CSI_DRIVER, KEEPER_CONTAINER
 
 
 class Health(Enum):
@@ -21,7 +22,7 @@ class Health(Enum):
     MISSING = "missing"  # the pod asks for it and does not carry it
     ENDING = "ending"  # the pod is being deleted
     ENDED = "ended"  # the pod has run to its end
-    UNKNOWN = "unknown"  # nothing here tells: it is delivered by CSI, or its state cannot be read
+    UNKNOWN = "unknown"  # nothing here tells: its state cannot be read, or it is delivered by CSI from a process of the node
 
 
 UNHEALTHY = frozenset({Health.WAITING, Health.ABNORMAL, Health.HUNG, Health.FAILING, Health.MISSING})
@@ -63,10 +64,10 @@ class PodReport:
         return any(report.health in UNHEALTHY for report in self.volumes)
 
 
-def judge(pod: PodView, log: KeeperLog | None) -> PodReport:
-    """Return the report on a pod. Without a log the containers' states alone decide."""
+def judge(pod: PodView, log: KeeperLog | None, csi: CsiView | None = None) -> PodReport:
+    """Return the report on a pod. Without a log the containers' states alone decide; `csi` tells of volumes by CSI."""
     known: Mapping[str, VolumeHealth] = {} if log is None else log.volumes
-    reports = [_judge_volume(pod, volume, known.get(volume.name)) for volume in pod.volumes]
+    reports = [_judge_volume(pod, volume, known.get(volume.name), csi) for volume in pod.volumes]
     reports += [_absent(pod, name) for name in pod.missing]
     if not reports:
         why = "; ".join(pod.faults) or "its annotations name no volume that could be understood"
@@ -98,7 +99,9 @@ def _absent(pod: PodView, name: str) -> VolumeReport:
     )
 
 
-def _judge_volume(pod: PodView, volume: PodVolume, log: VolumeHealth | None) -> VolumeReport:
+def _judge_volume(
+    pod: PodView, volume: PodVolume, log: VolumeHealth | None, csi: CsiView | None
+) -> VolumeReport:
     def report(health: Health, why: str = "", way_out: str = "", since_ms: int = 0) -> VolumeReport:
         return VolumeReport(
             volume=volume,
@@ -113,9 +116,7 @@ def _judge_volume(pod: PodView, volume: PodVolume, log: VolumeHealth | None) -> 
     if whole is not None:
         return report(whole)
     if volume.delivery != "sidecar":
-        if pod.phase == "Pending":
-            return report(Health.STARTING, pod.pending)
-        return report(Health.UNKNOWN, "it is delivered by CSI, of which the pod tells nothing")
+        return report(*_by_csi(pod, volume, csi or CsiView()))
     health, why, way_out = _served(pod, volume, log)
     container = volume.container
     started_ms = container.started_ms if container is not None else 0
@@ -124,6 +125,36 @@ def _judge_volume(pod: PodView, volume: PodVolume, log: VolumeHealth | None) -> 
 
 
 _Judged = tuple[Health, str, str]
+
+
+def _by_csi(pod: PodView, volume: PodVolume, csi: CsiView) -> _Judged:
+    """Judge by the volume's mount pod, and by what has to be on the node before there can be one."""
+    others = frozenset(each.name for each in pod.volumes)
+    found = csi.of_volume(pod.uid, volume.name, others=others)
+    for mount_pod in found:
+        why = mount_pod.trouble(csi.now_ms)
+        if why:
+            return Health.FAILING, f"its mount pod {mount_pod.told}: {why}", mount_pod.look
+    if pod.phase == "Pending":
+        return _awaited(pod, csi)
+    if not found:
+        return Health.UNKNOWN, "it is delivered by CSI, and no mount pod of it can be seen", ""
+    for mount_pod in found:
+        if mount_pod.ends_ms:
+            return Health.WAITING, f"its mount pod {mount_pod.told} is being deleted", mount_pod.look
+        if mount_pod.container.state != "running":
+            return Health.WAITING, f"its mount pod {mount_pod.told} is not started yet", mount_pod.look
+    return Health.SERVING, "", ""
+
+
+def _awaited(pod: PodView, csi: CsiView) -> _Judged:
+    """Judge a volume that is not there yet."""
+    look = f"kubectl -n {CSI_NAMESPACE} get pods -o wide"
+    if pod.node and csi.registered is not None and pod.node not in csi.registered:
+        return Health.FAILING, f"kubelet of {pod.node} does not know the driver {CSI_DRIVER}", look
+    if pod.node and csi.served is not None and pod.node not in csi.served:
+        return Health.FAILING, f"the CSI node service of {pod.node} is not ready", look
+    return Health.STARTING, pod.pending, ""
 
 
 def _served(pod: PodView, volume: PodVolume, log: VolumeHealth | None) -> _Judged:
@@ -149,7 +180,7 @@ def _container(pod: PodView, container: ContainerView, what: str) -> _Judged | N
     match container.state:
         case "running":
             return None
-        case "waiting" if container.reason not in _PATIENT:
+        case "waiting" if container.reason not in PATIENT:
             why = "; ".join(
                 part for part in (container.reason, container.message, container.last_end) if part
             )
@@ -192,7 +223,6 @@ def _look(pod: PodView, container: ContainerView) -> str:
     return f"kubectl -n {pod.namespace} logs {pod.name} -c {container.name}"
 
 
-_PATIENT = frozenset({"", "ContainerCreating", "PodInitializing"})
 _PHASES: Mapping[str, str] = {
     "Mounting": "its FUSE connection is being made",
     "Adopting": "its daemon has not come back to the restarted keeper yet",

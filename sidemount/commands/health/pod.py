@@ -24,6 +24,8 @@ from sidemount.model.source_uri import redacted_source
 from webhook.asked import read_asked
 from webhook.shape import is_request
 
+PATIENT = frozenset({"", "ContainerCreating", "PodInitializing"})
+"""Why a container waits while nothing is wrong."""
 _STATUS_MAX = 1 << 20
 _NAME_MAX = 253
 
@@ -64,6 +66,7 @@ class PodView:
 
     namespace: str
     name: str
+    uid: str = ""
     node: str = ""
     phase: str = ""
     is_ending: bool = False
@@ -94,7 +97,7 @@ def read_pod(manifest: Mapping[str, Any]) -> PodView | None:
     if not ours and not asked and STATUS_ANNOTATION not in annotations and not inline:
         return None
     faults: list[str] = []
-    views = {name: _container(name, status) for name in ours}
+    views = {name: container_view(name, status.get("initContainerStatuses")) for name in ours}
     stated = _stated(annotations.get(STATUS_ANNOTATION), faults)
     mounts = _mounts(ours.get(KEEPER_CONTAINER), faults)
     volumes = tuple(_volumes(mounts, stated, inline, parts, views))
@@ -106,11 +109,12 @@ def read_pod(manifest: Mapping[str, Any]) -> PodView | None:
     return PodView(
         namespace=text(metadata.get("namespace")),
         name=text(metadata.get("name")),
+        uid=text(metadata.get("uid")),
         node=text(spec.get("nodeName")),
         phase=text(status.get("phase")),
         is_ending=metadata.get("deletionTimestamp") is not None,
         is_initialized=mapping(conditions.get("Initialized")).get("status") == "True",
-        pending=_pending(mapping(conditions.get("PodScheduled"))),
+        pending=pending(mapping(conditions.get("PodScheduled"))),
         created_ms=moment_ms(metadata.get("creationTimestamp")),
         keeper=views.get(KEEPER_CONTAINER),
         volumes=volumes,
@@ -223,10 +227,9 @@ def _mounts(keeper: Mapping[str, Any] | None, faults: list[str]) -> tuple[Keeper
         return ()
 
 
-def _container(name: str, status: Mapping[str, Any]) -> ContainerView:
-    found = next(
-        (each for each in mappings(status.get("initContainerStatuses")) if each.get("name") == name), {}
-    )
+def container_view(name: str, statuses: object) -> ContainerView:
+    """Return what the statuses of a pod's containers tell of one of them."""
+    found = next((each for each in mappings(statuses) if each.get("name") == name), {})
     state = mapping(found.get("state"))
     kind = next(
         (kind for kind in ("running", "waiting", "terminated") if isinstance(state.get(kind), dict)), ""
@@ -250,7 +253,8 @@ def _end(terminated: Mapping[str, Any]) -> str:
     return f"{reason or 'ended'}, exit code {code}" if type(code) is int else reason or "ended"
 
 
-def _pending(scheduled: Mapping[str, Any]) -> str:
+def pending(scheduled: Mapping[str, Any]) -> str:
+    """Return why a pod is not scheduled, by its condition PodScheduled; "" if it is."""
     if scheduled.get("status") != "False":
         return ""
     return told(

@@ -3,14 +3,24 @@
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from sidemount.commands.cluster.access import Access, load_access
 from sidemount.commands.cluster.api_server import ApiServer, cluster_error
 from sidemount.commands.cluster.keeper_logs import read_logs
 from sidemount.commands.cluster.paths import pod_path, pods_path
+from sidemount.commands.health.csi import (
+    CSI_NAMESPACE,
+    CSI_NODES,
+    CsiView,
+    mount_pods_of,
+    registered_nodes,
+    served_nodes,
+)
 from sidemount.commands.health.judgement import KeeperLog, PodReport, judge
+from sidemount.commands.health.mount_pod import MOUNT_PODS
 from sidemount.commands.health.pod import PodView, read_pod
 from sidemount.host.cluster_reader import ReadFailed, Trouble
 from sidemount.model.errors import InvalidRequest, shown
@@ -40,7 +50,8 @@ async def look(arguments: argparse.Namespace) -> Survey:
         else:
             await _listed(api, access, arguments, found)
         logs = await _logs(api, arguments, found)
-    found.reports = tuple(judge(pod, logs.get((pod.namespace, pod.name))) for pod in found.pods)
+        csi = await _csi(api, found)
+    found.reports = tuple(judge(pod, logs.get((pod.namespace, pod.name)), csi) for pod in found.pods)
     return found
 
 
@@ -75,6 +86,33 @@ async def _listed(api: ApiServer, access: Access, arguments: argparse.Namespace,
             raise InvalidRequest(f"-l {shown(arguments.selector)}: {failure}") from failure
         raise cluster_error(access, failure, "pods cannot be listed") from failure
     found.pods.sort(key=lambda pod: (pod.namespace, pod.name))
+
+
+async def _csi(api: ApiServer, found: Survey) -> CsiView | None:
+    """Return what the cluster tells of the CSI path, None if no pod has a volume by it. What may not be read is noted."""
+    if not any(volume.delivery == "csi" for pod in found.pods if not pod.is_over for volume in pod.volumes):
+        return None
+    nodes = await _items(api, found, "csinodes", CSI_NODES)
+    own = await _items(api, found, f"pods of namespace {CSI_NAMESPACE}", pods_path(CSI_NAMESPACE))
+    mount_pods = await _items(api, found, "mount pods", pods_path(""), labelSelector=MOUNT_PODS)
+    return CsiView(
+        registered=None if nodes is None else registered_nodes(nodes),
+        served=None if not own else served_nodes(own),  # it may be in another namespace
+        mount_pods=None if mount_pods is None else mount_pods_of(mount_pods),
+        now_ms=int(time.time() * 1000),
+    )
+
+
+async def _items(
+    api: ApiServer, found: Survey, what: str, path: str, **query: str
+) -> list[Mapping[str, Any]] | None:
+    try:
+        return list(await api.items(path, **query))
+    except ReadFailed as failure:
+        if failure.trouble is Trouble.NOT_FOUND:
+            return []
+        found.notes.append(f"{what} cannot be listed, so of volumes by CSI less is known: {failure}")
+        return None
 
 
 async def _logs(
