@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import jsonpatch
+
 Manifest = dict[str, Any]
 Key = tuple[str, str]
 
@@ -25,6 +27,7 @@ class PodApi:
         self.pods: dict[Key, Manifest] = {}
         self.calls: list[tuple[str, str]] = []
         self.made: list[Manifest] = []
+        self.events: list[Manifest] = []  # every version of every Event that was written
         self.refuse: Callable[[str, str], int | None] = lambda method, path: None
         self.changed = threading.Condition()
         self.history: list[tuple[int, str, Manifest]] = []
@@ -157,6 +160,9 @@ class _Handler(BaseHTTPRequestHandler):
             return
         parts = split.path.strip("/").split("/")  # api v1 namespaces NS pods [NAME]
         namespace, name = parts[3], parts[5] if len(parts) > 5 else ""
+        if parts[4] == "events":
+            self._answer(*self._event(name, body))
+            return
         match self.command:
             case "POST":
                 self._answer(*self.api.create(body or {}))
@@ -175,7 +181,18 @@ class _Handler(BaseHTTPRequestHandler):
                     metadata = {"resourceVersion": str(self.api.version)}
                 self._answer(200, {"kind": "PodList", "metadata": metadata, "items": items or None})
 
-    do_GET = do_POST = do_DELETE = _do
+    do_GET = do_POST = do_PATCH = do_DELETE = _do
+
+    def _event(self, name: str, body: Any) -> tuple[int, Manifest]:
+        with self.api.changed:
+            known = [event for event in self.api.events if event["metadata"]["name"] == name]
+            if self.command == "GET":
+                return (200, known[-1]) if known else (404, _status(404, "NotFound", name))
+            event = jsonpatch.apply_patch(known[-1], body) if self.command == "PATCH" else body
+            self.api.version += 1
+            metadata = {**event["metadata"], "resourceVersion": str(self.api.version)}
+            self.api.events.append({**event, "metadata": metadata})
+            return (201 if self.command == "POST" else 200), self.api.events[-1]
 
     def _answer(self, status: int, document: Manifest) -> None:
         raw = json.dumps(document).encode()
