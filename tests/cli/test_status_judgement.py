@@ -193,7 +193,7 @@ UNSCHEDULABLE = [
     ("found", "health", "why"),
     [
         pytest.param(mount_pod(), Health.SERVING, "", id="it runs"),
-        pytest.param(mount_pod("pvc-1"), Health.SERVING, "", id="a claim's, which names its volume"),
+        pytest.param(mount_pod("pvc-1"), Health.UNKNOWN, "no mount pod", id="of a claim"),
         pytest.param(None, Health.UNKNOWN, "no mount pod", id="none can be seen"),
         pytest.param(mount_pod("train"), Health.UNKNOWN, "no mount pod", id="of another volume"),
         pytest.param(
@@ -224,6 +224,18 @@ def test_a_volume_by_csi_is_as_its_mount_pod(found: dict[str, Any] | None, healt
     assert hot.health is health
     assert why in hot.why
     assert health is not Health.FAILING or "kubectl -n sidemount-mounts describe pod csi-0" in hot.way_out
+
+
+def test_a_claim_by_csi_is_as_what_serves_claims_of_the_pod() -> None:
+    """Its mount pod names the PersistentVolume, which the pod does not."""
+    pod = running(golden("csi-and-sidecar"))
+    pod["metadata"]["uid"] = "u-1"
+    pod["spec"]["volumes"] = [each for each in pod["spec"]["volumes"] if "csi" not in each]
+    crashed = mount_pod("pvc-1", containerStatuses=state("waiting", "CrashLoopBackOff"))
+    for found, health in ((mount_pod("pvc-1"), Health.SERVING), (crashed, Health.FAILING)):
+        view = CsiView(mount_pods=mount_pods_of([found]), now_ms=NOW_MS)
+        hot = next(each for each in judge(seen(pod), None, view).volumes if each.volume.name == "hot")
+        assert hot.health is health
 
 
 @pytest.mark.parametrize(

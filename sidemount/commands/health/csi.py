@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sidemount.commands.health.mount_pod import MountPodView, read_mount_pod
-from sidemount.commands.health.pod import mapping, mappings, text
-from sidemount.model.names import CSI_DRIVER
+from sidemount.commands.health.pod import PodView, PodVolume, mapping, mappings, text
+from sidemount.model.names import CSI_DRIVER, INLINE_PREFIX
 
 CSI_NAMESPACE = "sidemount-csi"
 NAME_LABEL = "app.kubernetes.io/name"
@@ -23,14 +23,18 @@ class CsiView:
     mount_pods: tuple[MountPodView, ...] | None = None
     now_ms: int = 0
 
-    def of_volume(self, pod_uid: str, volume: str, *, others: frozenset[str]) -> tuple[MountPodView, ...]:
-        """Return the mount pods that may serve a volume of a pod: its own; else, of a claim, those of claims of the pod.
+    def of_volume(self, pod: PodView, volume: PodVolume) -> tuple[MountPodView, ...]:
+        """Return the mount pods that may serve a volume of a pod: its own; of a claim, those of all claims of the pod.
 
-        A claim's mount pod names its PersistentVolume, and none of the pod's volumes. `others` are the names of those.
+        A claim's mount pod names its PersistentVolume, and none of the pod's own volumes.
         """
-        of_pod = [each for each in self.mount_pods or () if pod_uid and each.pod_uid == pod_uid]
-        own = tuple(each for each in of_pod if each.volume == volume)
-        return own or tuple(each for each in of_pod if each.volume not in others)
+        of_pod = [each for each in self.mount_pods or () if pod.uid and each.pod_uid == pod.uid]
+        if volume.is_inline:
+            return tuple(each for each in of_pod if each.volume == volume.name)
+        inline = {each.name for each in pod.volumes if each.is_inline}
+        return tuple(
+            each for each in of_pod if each.volume not in inline and not each.volume.startswith(INLINE_PREFIX)
+        )
 
 
 def registered_nodes(csi_nodes: Iterable[Mapping[str, Any]]) -> frozenset[str]:

@@ -129,8 +129,7 @@ _Judged = tuple[Health, str, str]
 
 def _by_csi(pod: PodView, volume: PodVolume, csi: CsiView) -> _Judged:
     """Judge by the volume's mount pod, and by what has to be on the node before there can be one."""
-    others = frozenset(each.name for each in pod.volumes)
-    found = csi.of_volume(pod.uid, volume.name, others=others)
+    found = csi.of_volume(pod, volume)
     for mount_pod in found:
         why = mount_pod.trouble(csi.now_ms)
         if why:

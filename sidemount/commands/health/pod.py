@@ -46,7 +46,10 @@ class ContainerView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodVolume:
-    """One volume of ours. `views` are (sub-path, read-only) pairs; `container` serves it, None if the pod lacks it."""
+    """One volume of ours. `views` are (sub-path, read-only) pairs; `container` serves it, None if the pod lacks it.
+
+    `is_inline`: it is a CSI volume of the pod itself, not a claim's.
+    """
 
     name: str
     driver_class: str = ""
@@ -55,6 +58,7 @@ class PodVolume:
     reason: str = ""
     sub_path: str = ""
     read_only: bool = False
+    is_inline: bool = False
     takeover: bool = False
     views: tuple[tuple[str, bool], ...] = ()
     container: ContainerView | None = None
@@ -160,6 +164,7 @@ def _volumes(
             reason=said.get("reason", ""),
             sub_path=told(text(context.get("subPath"))),
             read_only=source.get("readOnly") is True,
+            is_inline=name in inline,
             views=parts.get(name, ()),
         )
 
