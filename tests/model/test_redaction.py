@@ -9,7 +9,7 @@ import pytest
 from sidemount.model.redaction import spellings, without
 
 _CANARY = "c4n4ry"
-_SECRET = f'{_CANARY} "1"\\{_CANARY}/+ü\n{_CANARY}==\n'
+_SECRET = f'"{_CANARY}"\\{_CANARY}/+ü\n"{_CANARY}==\n'
 
 
 @pytest.mark.parametrize(
