@@ -8,6 +8,7 @@ reaped: then all its threads are gone, and nothing that it still had in hand can
 import os
 import socket
 import time
+from dataclasses import replace
 from functools import partial
 
 from sidecar import daemon_codes
@@ -17,7 +18,7 @@ from sidecar.zygote_children import Child, how_ended, receive
 from sidecar.zygote_deaths import BLAMELESS, Deaths, suspicion_of
 from sidecar.zygote_parts import ZygoteParts
 from sidecar.zygote_service import Service
-from sidecar.zygote_state import lacks_resend, make_state_dir, may_be_succeeded
+from sidecar.zygote_state import lacks_resend, make_state_dir, may_be_succeeded, resumable_state
 from sidemount.host.fuse_mount import is_connection_gone
 from sidemount.host.handover import (
     Bye,
@@ -88,6 +89,10 @@ class Zygote:
         except BadMessage as error:
             self._lose(f"the connection cannot be continued: {error.message}")
             return
+        if self._order.continued:
+            # Also whoever follows a process that dies before it has said what it goes on with.
+            state = resumable_state(self._parts.settings.run_dir)
+            self._condition = replace(self._condition, state=state)
         if lacks_resend(self._order, self._parts.settings):
             self._log.warning(
                 "no_takeover",

@@ -2,33 +2,43 @@
 
 import os
 import socket
+import struct
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from sidecar.daemon_settings import Order
+from sidecar.takeover.holder import NoHolder
+from sidecar.takeover.state import begin_state
 from sidecar.zygote import Zygote
 from sidecar.zygote_children import Child, fork_child, receive
 from sidecar.zygote_service import Service
+from sidecar.zygote_spec import remember_spec
+from sidecar.zygote_state import make_state_dir, resumable_state
 from sidemount.host import logs
-from sidemount.host.handover import Serve
+from sidemount.host.handover import Condition, Serve
+from sidemount.host.loop import Loop
 from tests.host.keeper_pod import directory_spec, wait_stopped
 
+# FUSE_INIT of a kernel that can resend: header, version, readahead, flags.
+_INIT_WITH_RESEND = struct.pack("<IIQQIIIHH5I", 60, 26, *(0,) * 7, 7, 44, 0, 0, 1 << 7)
 
-def _zygote(kept: int) -> Zygote:
+
+def _zygote(kept: int, parts: Any = None, master: Any = None) -> Zygote:
     """Return one that waits for so many kept descriptors of a connection that it is to continue."""
     serve = Serve(
         spec=directory_spec(takeover=True),
         generation=2,
         continued=True,
-        init=b"",
+        init=_INIT_WITH_RESEND,
         heartbeat_ms=1000,
         kept=kept,
     )
-    nobody: Any = None
-    return Zygote(Order(serve, os.open("/dev/null", os.O_RDONLY)), nobody, nobody, logs.log("test"))
+    return Zygote(Order(serve, os.open("/dev/null", os.O_RDONLY)), parts, master, logs.log("test"))
 
 
 def _null() -> int:
@@ -56,6 +66,25 @@ def test_a_descriptor_that_comes_when_all_is_over_is_closed() -> None:
     zygote._let_go()
     zygote.take_kept(0, _null())
     assert _open_count() == before
+
+
+def test_what_it_continues_holds_until_who_serves_tells_anew(tmp_path: Path, child: Child) -> None:
+    """Else a connection would be lost with a daemon that dies while it takes over."""
+    directory = make_state_dir(str(tmp_path))
+    begin_state(directory, NoHolder()).close()
+    remember_spec(directory, directory_spec(takeover=True))
+    told: list[Any] = []
+    settings = SimpleNamespace(run_dir=str(tmp_path), resend=True, runtime="poll")
+    loop = Loop()
+    parts: Any = SimpleNamespace(load=lambda: None, settings=settings, loop=loop, take=lambda: child)
+    master: Any = SimpleNamespace(tell=lambda message, *_, **__: told.append(message))
+    zygote = _zygote(0, parts, master)
+    zygote.start()
+    conditions = [message for message in told if isinstance(message, Condition)]
+    assert conditions
+    assert {condition.state for condition in conditions} == {resumable_state(str(tmp_path))} != {""}
+    zygote._let_go()
+    loop.close()
 
 
 def _listen(control: socket.socket) -> int:
