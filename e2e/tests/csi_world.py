@@ -282,14 +282,14 @@ def from_claim(name: str) -> Json:
     return {"kind": "PersistentVolumeClaim", "name": name}
 
 
-def snapshot(name: str, of_claim: str) -> Json:
+def snapshot(name: str, of_claim: str, snapshot_class: str = "sidemount") -> Json:
     """Return a VolumeSnapshot."""
     return {
         "apiVersion": f"{_SNAPSHOTS}/v1",
         "kind": "VolumeSnapshot",
         "metadata": {"name": name},
         "spec": {
-            "volumeSnapshotClassName": "sidemount",
+            "volumeSnapshotClassName": snapshot_class,
             "source": {"persistentVolumeClaimName": of_claim},
         },
     }

@@ -1,13 +1,28 @@
 """Snapshots, restores and clones on the real cluster: the overlay csi-snapshots with Kubernetes' own snapshotter and snapshot-controller."""
 
+from collections.abc import Iterator
+
 import pytest
 
+from e2e.cluster.kubectl import Json
 from e2e.cluster.waiting import wait_for
-from e2e.tests.csi_world import GONE_S, World, claim, from_claim, from_snapshot, is_cut, snapshot, user_pod
+from e2e.tests.csi_world import (
+    GONE_S,
+    CsiPath,
+    World,
+    claim,
+    from_claim,
+    from_snapshot,
+    is_cut,
+    snapshot,
+    user_pod,
+)
+from sidemount.model.names import CSI_DRIVER
 
 pytestmark = pytest.mark.usefixtures("snapshots")
 
 _BLOCK = 64 * 1024
+_BOUND = "boundVolumeSnapshotContentName"
 _FILL = "dd if=/dev/urandom of=/data/{} bs=64k count={} conv=fsync"
 _SUMS = "cd /data && md5sum $(find . -type f ! -path './pair/*' | sort)"
 # The second number follows the first: at every moment they are equal, or the first is one ahead.
@@ -70,6 +85,64 @@ def _are_independent(world: World, before: str, now: str) -> None:
     world.gone(*pods)
     world.unclaim(*pods)
     assert wait_for(world.path.is_idle, GONE_S), world.path.told()
+
+
+@pytest.mark.slow
+def test_a_snapshot_that_is_retained_is_brought_back_by_its_handle(world: World, retained: str) -> None:
+    """S4-01, S4-24: a VolumeSnapshotContent that somebody writes, deleted with what it stands for."""
+    world.make(claim("source"), user_pod("app", {"data": "source"}))
+    world.runs("app")
+    world.sh("app", "echo kept >/data/f; sync")
+    world.make(snapshot("cut", "source", retained))
+    name = world.until_object("volumesnapshot", "cut", is_cut, "ready to use")["status"][_BOUND]
+    content = world.api.get("volumesnapshotcontent", name)
+    assert content is not None
+    handle = content["status"]["snapshotHandle"]
+    for kind, each in (("volumesnapshot", "cut"), ("volumesnapshotcontent", name)):
+        world.api.run("delete", kind, each, f"--namespace={world.name}", timeout_s=GONE_S)
+    assert f"snapshots/{handle}" in world.path.in_pool()
+    world.api.create(_content(world.name, "back", handle, f"{world.name}-back"))
+    world.make(
+        {
+            **snapshot("back", "source"),
+            "spec": {"source": {"volumeSnapshotContentName": f"{world.name}-back"}},
+        }
+    )
+    world.until_object("volumesnapshot", "back", is_cut, "ready to use")
+    world.make(claim("again", dataSource=from_snapshot("back")), user_pod("again", {"data": "again"}))
+    world.runs("again")
+    assert world.sh("again", "cat /data/f").strip() == "kept"
+    world.uncut("back")
+    world.gone("app", "again")
+    world.unclaim("source", "again")
+    assert wait_for(world.path.is_idle, GONE_S), world.path.told()
+
+
+@pytest.fixture
+def retained(snapshots: CsiPath) -> Iterator[str]:
+    """A class whose snapshots stay when nobody names them any more."""
+    found = snapshots.api.get("volumesnapshotclass", "sidemount")
+    assert found is not None
+    name = "e2e-retained"
+    snapshots.api.create({**found, "metadata": {"name": name}, "deletionPolicy": "Retain"})
+    yield name
+    snapshots.api.delete("volumesnapshotclass", name)
+
+
+def _content(namespace: str, for_snapshot: str, handle: str, name: str) -> Json:
+    """Return what brings a snapshot of the pool into a cluster."""
+    spec = {
+        "deletionPolicy": "Delete",
+        "driver": CSI_DRIVER,
+        "source": {"snapshotHandle": handle},
+        "volumeSnapshotRef": {"name": for_snapshot, "namespace": namespace},
+    }
+    return {
+        "apiVersion": "snapshot.storage.k8s.io/v1",
+        "kind": "VolumeSnapshotContent",
+        "metadata": {"name": name},
+        "spec": spec,
+    }
 
 
 def _size_kib(world: World, name: str) -> int:
