@@ -1,4 +1,4 @@
-"""Publish and unpublish on the node, launcher `process`: daemons from the nursery against daemons that are executed, in turns.
+"""S3-16. Publish and unpublish on the node, launcher `process`: daemons from the nursery against daemons that are executed, in turns.
 
 A publish is measured from the call to the end of the first read through the target, by a caller with a connection of its own.
 """
