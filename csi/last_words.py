@@ -45,7 +45,7 @@ def last_words_of(lines: Sequence[str], secrets: Iterable[str] = ()) -> LastWord
 def _event(line: str) -> dict[str, Any]:
     try:
         event = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):  # a client's own output, and that may be anything
         return {}
     return event if isinstance(event, dict) else {}
 

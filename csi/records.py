@@ -212,7 +212,7 @@ def decode_record(text: str) -> Record:
                 pod=None if launch.get("pod") is None else decode_pod_launch(launch["pod"]),
             ),
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise BadMessage(f"no record of ours ({type(error).__name__})") from error
 
 
@@ -224,7 +224,10 @@ def _text(raw: Any) -> str:
 
 def _read(path: str) -> str:
     _, content = read_regular(Path(path), max_bytes=_FILE_MAX_BYTES)
-    return content.decode("utf-8")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadMessage(f"no record of ours ({type(error).__name__})") from error
 
 
 def _private(path: str, flags: int) -> int:

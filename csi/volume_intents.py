@@ -65,5 +65,5 @@ def decode_plan(text: str, pool: str) -> VolumePlan | None:
             content=state.content,
             source_pool=str(raw["sourcePool"]),
         )
-    except (BadMessage, ValueError, KeyError, TypeError):
+    except (BadMessage, ValueError, KeyError, TypeError, RecursionError, OverflowError):
         return None

@@ -9,6 +9,7 @@ from typing import Any
 from sidemount.model.errors import BadMessage
 
 VERSION = 1
+_SIZE_MAX = (1 << 63) - 1
 
 
 class Kind(Enum):
@@ -90,7 +91,7 @@ def decode_volume(text: str, pool: str) -> VolumeState:
             content=None if content is None else Content(kind=Kind(content["kind"]), id=_text(content["id"])),
             created_ns=_size(raw["createdNs"]),
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadMessage(f"no volume of ours ({type(error).__name__})") from error
 
 
@@ -120,7 +121,7 @@ def decode_snapshot(text: str, pool: str) -> SnapshotState:
             size_bytes=_size(raw["sizeBytes"]),
             created_ns=_size(raw["createdNs"]),
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadMessage(f"no snapshot of ours ({type(error).__name__})") from error
 
 
@@ -142,6 +143,6 @@ def _texts(raw: Any) -> dict[str, str]:
 
 
 def _size(raw: Any) -> int:
-    if type(raw) is not int or raw < 0:
+    if type(raw) is not int or not 0 <= raw <= _SIZE_MAX:
         raise TypeError(type(raw).__name__)
     return raw
