@@ -1,5 +1,9 @@
-"""Probes and metrics of a service over plain HTTP: short answers about the present state, no secret in any of them."""
+"""Probes and metrics of a service over plain HTTP: short answers about the present state, no secret in any of them.
 
+Whoever may connect cannot take what the service lives by: there are only so many connections, each for a while.
+"""
+
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,6 +13,8 @@ from prometheus_client.registry import Collector
 
 from sidemount.model.errors import HostFailure
 
+CONNECTIONS_MAX = 64
+LIFETIME_S = 120.0
 _TEXT = "text/plain"
 
 
@@ -30,6 +36,7 @@ class Exposition:
         ProcessCollector(registry=self._registry)
         GCCollector(registry=self._registry)
         self._runner: web.AppRunner | None = None
+        self._server: asyncio.Server | None = None
 
     async def start(self, host: str, port: int) -> int:
         """Listen; return the port. Raises: HostFailure."""
@@ -40,16 +47,23 @@ class Exposition:
         runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=1)
         await runner.setup()
         self._runner = runner
+        handlers = runner.server
+        assert handlers is not None  # there from `setup` on
         try:
-            await web.TCPSite(runner, host, port).start()
+            self._server = await asyncio.get_running_loop().create_server(
+                lambda: _accepted(handlers), host, port
+            )
         except OSError as error:
             raise HostFailure(
                 f"cannot listen on {host}:{port}: {error.strerror or error}", errno=error.errno or 0
             ) from error
-        return int(runner.addresses[0][1])
+        return int(self._server.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
         """Listen no more."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
         if self._runner is not None:
             await self._runner.cleanup()
 
@@ -61,3 +75,19 @@ class Exposition:
 
     async def _metrics(self, _: web.Request) -> web.Response:
         return web.Response(body=generate_latest(self._registry), content_type=_TEXT, charset="utf-8")
+
+
+class _Refused(asyncio.Protocol):
+    """Hangs up at once."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
+
+
+def _accepted(handlers: web.Server) -> asyncio.BaseProtocol:
+    """Return who speaks on a new connection, whose time is limited."""
+    if len(handlers.connections) >= CONNECTIONS_MAX:
+        return _Refused()
+    handler = handlers()
+    asyncio.get_running_loop().call_later(LIFETIME_S, handler.force_close)
+    return handler
