@@ -167,6 +167,8 @@ class PublishSteps:
                     raise OperationPending(
                         f"volume {shown(record.volume_id)}: given up, for it is being unpublished"
                     )
+                if is_new:
+                    await self._check_there(record)
                 if is_new and ended is not None and ended.is_final:
                     raise _start_failure(record, ended)
                 if is_new and status.phase == Phase.DETACHED.value and status.fault:
@@ -179,6 +181,14 @@ class PublishSteps:
                     await asyncio.wait_for(event.wait(), _LOOK_AGAIN_S)
         finally:
             self._events.pop(record.name, None)
+
+    async def _check_there(self, record: Record) -> None:
+        """See that a new target's directory is still there: kubelet takes it away with its pod, whoever is at work in it. Raises VolumeError."""
+        if not await self.at_target(record.path, partial(os.path.lexists, record.path)):
+            raise OperationPending(
+                f"volume {shown(record.volume_id)}: target_path {shown(record.target)} was taken away meanwhile",
+                hint="unpublish it, or make its parent directory and publish it again",
+            )
 
     def changed(self, name: str) -> None:
         """Have whoever waits for a target look again."""

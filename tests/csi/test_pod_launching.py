@@ -358,6 +358,30 @@ def test_why_a_pod_does_not_run_is_told_with_its_name(
     world.nothing_is_left()
 
 
+def test_a_publish_whose_target_is_taken_away_ends(world: World) -> None:
+    """A kubelet removes the directories of a pod that is gone from the API, and does nothing else with the volume before this call ends."""
+    world.kubelet.reject = {"phase": "Pending"}
+    refused: list[Refused] = []
+
+    def publish() -> None:
+        try:
+            world.plugin.publish()
+        except Refused as error:
+            refused.append(error)
+
+    publishing = threading.Thread(target=publish)
+    publishing.start()
+    eventually(lambda: world.api.pods, what="a mount pod is made")
+    eventually(world.plugin.seen().is_dir, what="the target is made")
+    world.plugin.seen().rmdir()
+    publishing.join(20)
+    (error,) = refused
+    assert error.code.name == "ABORTED"
+    assert "was taken away" in error.message
+    world.plugin.unpublish()
+    world.nothing_is_left()
+
+
 def test_a_source_that_is_not_there_is_the_callers_fault(world: World) -> None:
     began = time.monotonic()
     with pytest.raises(Refused, match=r"source .*/store/missing does not exist") as refused:
