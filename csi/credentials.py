@@ -6,6 +6,7 @@ import stat
 from collections.abc import Iterator, Mapping
 
 from csi.faults import WrongState
+from csi.hidden_texts import HiddenTexts
 from csi.targets import is_within
 from sidemount.host.mount_table import read_mount_table
 from sidemount.model.errors import HostFailure, InvalidRequest, shown
@@ -37,18 +38,18 @@ def write_credentials(directory: str, secrets: Mapping[str, str], uid: int) -> N
         os.close(opened)
 
 
-def renew_credentials(directory: str, secrets: Mapping[str, str], uid: int) -> dict[str, str]:
+def renew_credentials(directory: str, secrets: Mapping[str, str], uid: int) -> HiddenTexts:
     """Write those anew that are there and have changed; return all that are there now. Raises HostFailure."""
     known = read_credentials(directory)
     changed = {key: secrets[key] for key, value in known.items() if key in secrets and secrets[key] != value}
     if changed:
         write_credentials(directory, changed, uid)
-    return {**known, **changed}
+    return HiddenTexts({**known, **changed})
 
 
-def read_credentials(directory: str) -> dict[str, str]:
+def read_credentials(directory: str) -> HiddenTexts:
     """Return what we have written to a directory. A daemon may own it, so nothing there is followed or waited for."""
-    found = {}
+    found = HiddenTexts()
     with contextlib.suppress(OSError):
         opened = os.open(directory, _DIRECTORY)
         try:

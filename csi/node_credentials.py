@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
+from csi.hidden_texts import HiddenTexts
 from csi.publish_plan import PublishPlan, class_without_credentials, plan_publish
 from csi.publish_request import PublishRequest
 from csi.records import Record
@@ -55,9 +56,11 @@ class NodeCredentials:
             raise self._files.missing(f"{where} needs credentials, and brings none", wanted.name, keys)
         return plan_publish(request, path, facts, run_root, found)
 
-    async def current(self, record: Record) -> dict[str, str]:
+    async def current(self, record: Record) -> HiddenTexts:
         """Return what a published volume is to have now: nothing if it has none of the node, or they cannot be read."""
-        return await self._read((record.spec.driver_class, record.file_keys)) if record.file_keys else {}
+        if not record.file_keys:
+            return HiddenTexts()
+        return await self._read((record.spec.driver_class, record.file_keys))
 
     async def run(self, published: Renewed) -> None:
         """Look for changed files, until cancelled."""
@@ -91,7 +94,7 @@ class NodeCredentials:
             except VolumeError as error:
                 self._log.warning("credentials_not_given", volume=record.volume_id, fault=str(error))
 
-    async def _read(self, known: _Class) -> dict[str, str]:
+    async def _read(self, known: _Class) -> HiddenTexts:
         """Return the files of a class. What is wrong with them is told once; the daemons keep what they have."""
         name, keys = known
         where = f"driver class {shown(name)}"
@@ -105,7 +108,7 @@ class NodeCredentials:
         if fault and self._faults.get(known) != fault:
             self._log.warning("credentials_unread", driver_class=name, fault=fault)
         self._faults[known] = fault
-        return found or {}
+        return found or HiddenTexts()
 
     def _digest(self, secrets: Mapping[str, str]) -> bytes:
         digest = hashlib.blake2b(key=self._salt)

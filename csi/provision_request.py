@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from csi.faults import BeyondRange
 from csi.proto import csi_pb2
-from csi.publish_request import parse_capability, parse_map
+from csi.publish_request import parse_capability, parse_map, parse_secrets
 from csi.volume_ids import check_name, id_of_name
 from csi.volume_state import Content, Kind
 from sidemount.model.errors import InvalidRequest, shown
@@ -65,7 +65,7 @@ def parse_create(request: csi_pb2.CreateVolumeRequest) -> CreateRequest:
         raise InvalidRequest(
             "mutable_parameters: no parameter of a volume can be changed", hint="leave them out"
         )
-    parse_map(request.secrets, "secrets", 1 << 20)
+    parse_secrets(request.secrets)
     return CreateRequest(
         id=id_of_name(request.name),
         name=request.name,

@@ -9,6 +9,7 @@ from enum import Enum
 
 from csi.event_subject import pod_of
 from csi.faults import NotFound
+from csi.hidden_texts import HiddenTexts
 from csi.launch_plan import client_command, plan_pod, plan_process
 from csi.publish_request import PublishRequest
 from csi.records import Record, Stage, target_name
@@ -66,7 +67,7 @@ def plan_publish(
     """
     asked, driver_class = _chosen(request, path, facts)
     own = _own_secrets(request, driver_class)
-    given = {} if own or files is None else dict(files)
+    given = HiddenTexts() if own or files is None else HiddenTexts(files)
     completed = _with_flags(request, asked, driver_class, has_secrets=bool(own or given))
     name = target_name(path)
     plan = plan_process if run_root else plan_pod
@@ -100,9 +101,9 @@ def _chosen(request: PublishRequest, path: str, facts: Facts) -> tuple[VolumeReq
     return asked, driver_class
 
 
-def _own_secrets(request: PublishRequest, driver_class: DriverClass) -> dict[str, str]:
+def _own_secrets(request: PublishRequest, driver_class: DriverClass) -> HiddenTexts:
     keys = driver_class.credentials.secret_keys
-    return {key: request.secrets[key] for key in keys if key in request.secrets}
+    return HiddenTexts((key, request.secrets[key]) for key in keys if key in request.secrets)
 
 
 def _namespace_of(request: PublishRequest, facts: Facts) -> NamespaceFacts:

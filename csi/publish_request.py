@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from csi.access_modes import AccessMode
+from csi.hidden_texts import HiddenTexts
 from csi.proto import csi_pb2
 from sidemount.model.errors import InvalidRequest, shown
 from sidemount.model.sub_path import unprintable_fault
@@ -59,7 +60,7 @@ def parse_publish(request: csi_pb2.NodePublishVolumeRequest) -> PublishRequest:
         read_only=request.readonly or mode.is_read_only or "ro" in flags,
         flags=flags,
         context=context,
-        secrets=parse_map(request.secrets, "secrets", SECRETS_MAX_BYTES),
+        secrets=parse_secrets(request.secrets),
     )
 
 
@@ -127,7 +128,12 @@ def parse_capability(capability: csi_pb2.VolumeCapability, field: str) -> tuple[
     return mode, flags
 
 
-def parse_map(given: Mapping[str, str], field: str, most: int) -> dict[str, str]:
+def parse_secrets(given: Mapping[str, str]) -> HiddenTexts:
+    """Return credentials. Raises InvalidRequest, which shows no key either: a credential may have come to be one."""
+    return HiddenTexts(parse_map(given, "secrets", SECRETS_MAX_BYTES, shows_keys=False))
+
+
+def parse_map(given: Mapping[str, str], field: str, most: int, *, shows_keys: bool = True) -> dict[str, str]:
     """Return the map. Raises InvalidRequest. A value never goes into the message: it may be a secret that went astray."""
     found = dict(given)
     if sum(len(key.encode()) + len(value.encode()) for key, value in found.items()) > most:
@@ -135,5 +141,5 @@ def parse_map(given: Mapping[str, str], field: str, most: int) -> dict[str, str]
     for key in found:
         fault = "is empty" if not key else unprintable_fault(key)
         if fault:
-            raise InvalidRequest(f"{field}: key {shown(key)} {fault}")
+            raise InvalidRequest(f"{field}: {f'key {shown(key)}' if shows_keys else 'a key'} {fault}")
     return found

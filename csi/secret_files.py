@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from csi.faults import WrongState
+from csi.hidden_texts import HiddenTexts
 from csi.publish_request import SECRETS_MAX_BYTES
 from sidemount.host.openat2 import look_beneath
 from sidemount.host.regular_file import Signature, look_at, read_regular
@@ -39,7 +40,7 @@ class _Found:
 
 @dataclass(slots=True, repr=False)
 class _Outcome:
-    found: dict[str, str] | None = None
+    found: HiddenTexts | None = None
     fault: Exception | None = None
 
 
@@ -57,7 +58,7 @@ class SecretFiles:
         """Tell whether there is one."""
         return bool(self._directory)
 
-    async def read(self, where: str, driver_class: str, keys: Sequence[str]) -> dict[str, str] | None:
+    async def read(self, where: str, driver_class: str, keys: Sequence[str]) -> HiddenTexts | None:
         """Return the credentials of a class, None if it has no directory. `where` begins the message.
 
         Raises WrongState if they are not as they should be, HostFailure if they cannot be read, NotReady if they do not answer.
@@ -79,10 +80,10 @@ class SecretFiles:
             hint=f"put {', '.join(keys)} there as files, or send them as secrets",
         )
 
-    async def _aside(self, work: Callable[[], dict[str, str] | None]) -> dict[str, str] | None:
+    async def _aside(self, work: Callable[[], HiddenTexts | None]) -> HiddenTexts | None:
         """Do it in a thread of its own, not one of the few that everybody else needs. Raises TimeoutError."""
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[dict[str, str] | None] = loop.create_future()
+        answer: asyncio.Future[HiddenTexts | None] = loop.create_future()
         outcome = _Outcome()
 
         def give() -> None:
@@ -113,7 +114,7 @@ class SecretFiles:
         finally:
             answer.cancel()
 
-    def _read(self, where: str, driver_class: str, keys: Sequence[str]) -> dict[str, str] | None:
+    def _read(self, where: str, driver_class: str, keys: Sequence[str]) -> HiddenTexts | None:
         try:
             root = os.open(self._directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
@@ -129,22 +130,24 @@ class SecretFiles:
         finally:
             os.close(root)
 
-    def _read_keys(self, where: str, root: int, driver_class: str, keys: Sequence[str]) -> dict[str, str]:
+    def _read_keys(self, where: str, root: int, driver_class: str, keys: Sequence[str]) -> HiddenTexts:
         """Return the files' content. Kubelet replaces all files of a Secret at once: none is taken of before, another of after."""
         for attempt in range(_ATTEMPTS):
             is_last = attempt == _ATTEMPTS - 1
             try:
-                found = {key: self._read_one(where, root, f"{driver_class}/{key}") for key in keys}
+                read = {key: self._read_one(where, root, f"{driver_class}/{key}") for key in keys}
             except VolumeError:
                 if is_last or not self._is_changing(root, driver_class, keys):
                     raise
                 continue
-            if all(_signature(root, f"{driver_class}/{key}") == found[key].signature for key in keys):
-                size = sum(len(entry.content) for entry in found.values())
+            if all(_signature(root, f"{driver_class}/{key}") == read[key].signature for key in keys):
+                size = sum(len(entry.content) for entry in read.values())
                 if size > SECRETS_MAX_BYTES:
                     place = f"{self._directory}/{driver_class}"
                     raise self._refused(where, place, f"holds more than {SECRETS_MAX_BYTES} bytes")
-                return {key: entry.content.decode("utf-8", "surrogateescape") for key, entry in found.items()}
+                return HiddenTexts(
+                    {key: entry.content.decode("utf-8", "surrogateescape") for key, entry in read.items()}
+                )
         raise NotReady(
             f"{where}: {_FLAG}: {self._directory}/{driver_class} is being changed all the time",
             hint="try again",

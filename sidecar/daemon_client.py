@@ -25,6 +25,7 @@ _LAST_OUTPUT_S = 1.0
 _LINE_MAX = 500
 _LINE_READ_MAX = 1 << 16
 _SECRET_FILES_MAX = 64
+_SECRETS_REMEMBERED = 4 * _SECRET_FILES_MAX
 _SECRET_BYTES_MAX = 1 << 20
 _SECRETS_FRESH_S = 1.0
 _SECRET_LOOK = re.compile(
@@ -110,6 +111,9 @@ class Redactor:
 
     def __init__(self, secrets_dir: str) -> None:
         self._secrets_dir = secrets_dir
+        self._seen: deque[str] = deque(
+            maxlen=_SECRETS_REMEMBERED
+        )  # those that were renewed may be told of yet
         self._known: tuple[str, ...] = ()
         self._read_at = float("-inf")
 
@@ -118,20 +122,23 @@ class Redactor:
         now = time.monotonic()
         if self._secrets_dir and now - self._read_at > _SECRETS_FRESH_S:  # credentials are renewed in place
             self._read_at = now
-            self._known = _read_secrets(Path(self._secrets_dir))
+            fresh = [found for found in _read_secrets(Path(self._secrets_dir)) if found not in self._seen]
+            if fresh:
+                self._seen.extend(fresh)
+                self._known = spellings(self._seen)
         text = without(text, self._known)
         return _SECRET_LOOK.sub(lambda found: (found[1] or "") + HIDDEN, text)
 
 
-def _read_secrets(directory: Path) -> tuple[str, ...]:
-    """Return how anything that the files hold may be spelled, longest first."""
+def _read_secrets(directory: Path) -> list[str]:
+    """Return what the files hold."""
     found = []
     with contextlib.suppress(OSError):
         for path in sorted(directory.iterdir())[:_SECRET_FILES_MAX]:
             if path.is_file():
                 with path.open("rb") as file:
                     found.append(file.read(_SECRET_BYTES_MAX).decode("utf-8", "replace"))
-    return spellings(found)
+    return found
 
 
 def client_argv(command: tuple[str, ...], mountpoint: str) -> tuple[str, ...]:

@@ -163,9 +163,10 @@ class Sweeper:
         """Look once; with `but_old` only at processes that may be becoming another program."""
         now = time.monotonic()
         living = [name for name in os.listdir("/proc") if name.isdigit()]
-        self._born = {pid: self._born.get(pid, now) for pid in living}
+        known = self._born
+        born = self._born = {pid: known.get(pid, now) for pid in living}
         for pid in living:
-            if but_old and now - self._born[pid] > _YOUNG_S:
+            if but_old and now - born[pid] > _YOUNG_S:
                 continue
             for what in ("cmdline", "environ"):
                 with contextlib.suppress(OSError):

@@ -5,6 +5,7 @@ The plugin logs as much as it can, gRPC is asked to trace everything, and the da
 
 import signal
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ class Search:
             for name in ("secretive", "talkative"):
                 write_secret(world.directory / name, {"token": SECRET})
 
-    def publish(self, target: str = "t", flags: tuple[str, ...] = (), **context: str) -> None:
+    def publish(self, target: str = "t", flags: tuple[str, ...] = (), **context: Any) -> None:
         """Publish with the secret, by whichever way. Raises Refused."""
         request = self.world.plugin.publish_request(target, **context)
         request.volume_capability.mount.mount_flags.extend(flags)
@@ -50,7 +51,7 @@ class Search:
             request.secrets["token"] = SECRET
         self.world.plugin.call("Node", "NodePublishVolume", request)
 
-    def refused(self, target: str = "t", flags: tuple[str, ...] = (), **context: str) -> str:
+    def refused(self, target: str = "t", flags: tuple[str, ...] = (), **context: Any) -> str:
         """Publish what must fail, and return what was said."""
         with pytest.raises(Refused) as refused:
             self.publish(target, flags, **context)
@@ -97,7 +98,8 @@ def test_a_secret_is_with_its_daemon_and_nowhere_else_whatever_goes_wrong(
     search = Search(world, how)
 
     # What is wrong with the call, also where the secret itself has gone astray.
-    secretive = {"class": "secretive"}
+    secretive: dict[str, Any] = {"class": "secretive"}
+    talkative: dict[str, Any] = {"class": "talkative", "source": "talk://x"}
     search.refused(**secretive, bogus="1")
     search.refused(**secretive, source=f"dir://{plugin.node.work}/store/missing")
     search.refused(**secretive, source=f"s3://user:{CANARY}@host/bucket")
@@ -107,12 +109,12 @@ def test_a_secret_is_with_its_daemon_and_nowhere_else_whatever_goes_wrong(
     search.refused(flags=(f"token={CANARY}",), **secretive)
     search.check(given=0)
     # What the daemon's program tells of it when it cannot begin.
-    assert "***" in search.refused(**{"class": "talkative", "source": "talk://x"})
+    assert "***" in search.refused(**talkative)
     search.check(given=0)
 
     search.publish(**secretive)
     search.check(given=1)
-    search.refused(**{"class": "optional"})  # in the way: other arguments
+    search.refused(**{**secretive, "class": "optional"})  # in the way: other arguments
     search.publish("u", **secretive)
     search.check(given=2)
     # Whoever serves dies, and whoever keeps, and whoever decides.
@@ -123,7 +125,7 @@ def test_a_secret_is_with_its_daemon_and_nowhere_else_whatever_goes_wrong(
     plugin.start()
     for target in ("t", "u"):
         search.publish(target, **secretive)
-        eventually(lambda at=target: _is_healthy(world, at), what="served again", timeout_s=60)
+        eventually(partial(_is_healthy, world, target), what="served again", timeout_s=60)
     search.check(given=2)
     plugin.unpublish("u")
     search.check(given=1)
@@ -143,7 +145,8 @@ def test_a_plugin_killed_at_any_step_leaves_no_copy_of_a_secret(node: MountNode,
         plugin.environment = {"DIES_AT": "0", "POINTS_TO": str(points)}
         plugin.start("tests.csi.dying_plugin")
         search = Search(world, BY_CALL)
-        search.publish(**{"class": "secretive"})
+        secretive: dict[str, Any] = {"class": "secretive"}
+        search.publish(**secretive)
         plugin.unpublish()
         names = points.read_text().splitlines()
         assert plugin.stop() == 0
@@ -153,12 +156,11 @@ def test_a_plugin_killed_at_any_step_leaves_no_copy_of_a_secret(node: MountNode,
                 continue  # the credentials are not touched there: other tests kill there
             plugin.environment["DIES_AT"] = str(at)
             plugin.start("tests.csi.dying_plugin")
-            for call in (lambda: search.publish(**{"class": "secretive"}), plugin.unpublish):
-                try:
-                    call()
-                except Refused as refused:
-                    search.told.append(refused.message)
-                    break
+            try:
+                search.publish(**secretive)
+                plugin.unpublish()
+            except Refused as refused:
+                search.told.append(refused.message)
             plugin.process.wait(30)
             assert plugin.process.returncode == -signal.SIGKILL, name
             search.check(given=len(world.given()))
@@ -174,7 +176,8 @@ def test_no_process_of_ours_leaves_a_core_file_with_a_secret_in_it(world: Secret
     """A limit below a page, which also holds back cores that go to a program."""
     plugin = world.plugin.start()
     search = Search(world, BY_CALL)
-    search.publish(**{"class": "secretive"})
+    secretive: dict[str, Any] = {"class": "secretive"}
+    search.publish(**secretive)
     for pid in (plugin.process.pid, plugin.keeper(), world.daemon()):
         (line,) = [line for line in _text(Path(f"/proc/{pid}/limits")).splitlines() if "core file" in line]
         assert line.split()[4] in ("0", "1"), line

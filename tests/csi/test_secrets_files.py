@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import reprlib
 import threading
 import time
 from collections.abc import Mapping
@@ -10,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from csi.faults import WrongState
+from csi.proto import csi_pb2
+from csi.publish_request import parse_publish
 from csi.secret_files import SecretFiles
-from sidemount.model.errors import HostFailure, NotReady, VolumeError
+from sidemount.model.errors import HostFailure, InvalidRequest, NotReady, VolumeError
 from tests.csi.kubelet_secret import write_secret
 
 CANARY = "c4nary-s3cret-value"
@@ -194,3 +197,25 @@ def test_keys_are_never_of_two_moments(tmp_path: Path) -> None:
         is_over.set()
         rotating.join(10)
     assert len(seen) > 3
+
+
+def test_nothing_that_holds_credentials_shows_them(tmp_path: Path) -> None:
+    """Neither what was read, nor a request, nor a plan; nor does a refusal show a key, which may be a credential in the wrong place."""
+    write_secret(tmp_path / "c", dict.fromkeys(KEYS, CANARY))
+    found = _read(tmp_path)
+    request = csi_pb2.NodePublishVolumeRequest(
+        volume_id="v",
+        target_path="/t",
+        volume_capability={"mount": {}, "access_mode": {"mode": 5}},
+        secrets={"token": CANARY},
+    )
+    parsed = parse_publish(request)
+    assert parsed.secrets == {"token": CANARY}
+    assert found == dict.fromkeys(KEYS, CANARY)
+    assert CANARY not in f"{found} {found!r} {parsed!r} {parsed.secrets!r} {reprlib.repr(found)}"
+    for key in (f"{CANARY}\0", ""):
+        request.secrets[key] = CANARY
+        with pytest.raises(InvalidRequest, match="secrets: a key") as raised:
+            parse_publish(request)
+        assert CANARY not in str(raised.value)
+        del request.secrets[key]
