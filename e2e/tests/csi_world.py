@@ -89,6 +89,7 @@ class CsiPath:
             self._delete("-k", str(MANIFESTS / "csi/snapshots"))
             self._delete("-k", str(snapshot_types(BUILD, Progress())))
             self._delete("-f", str(_CONTROLLER))
+            self._delete("lease", "snapshot-controller-leader", "--namespace=kube-system")
         if self._is_there:
             wait_for(lambda: not self._volumes() and not self.mount_pods(), GONE_S)
             self._delete("-k", str(MANIFESTS / "csi/volumes"))
