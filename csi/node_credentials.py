@@ -41,6 +41,7 @@ class NodeCredentials:
         self._given: dict[str, bytes] = {}
         self._salt = os.urandom(32)
         self._faults: dict[_Class, str] = {}
+        self._refusals: dict[str, str] = {}
 
     async def plan(self, request: PublishRequest, path: str, facts: Facts, run_root: str) -> PublishPlan:
         """Plan a publish, with credentials of the node if it brings none and its class has some. Raises VolumeError."""
@@ -77,6 +78,7 @@ class NodeCredentials:
             by_class.setdefault((record.spec.driver_class, record.file_keys), []).append(record)
         names = {record.name for records in by_class.values() for record in records}
         self._given = {name: digest for name, digest in self._given.items() if name in names}
+        self._refusals = {name: fault for name, fault in self._refusals.items() if name in names}
         self._faults = {known: fault for known, fault in self._faults.items() if known in by_class}
         for known, records in by_class.items():
             secrets = await self._read(known)
@@ -91,8 +93,11 @@ class NodeCredentials:
             try:
                 if await published.renew(record, secrets):
                     self._given[record.name] = digest
+                    self._refusals.pop(record.name, None)
             except VolumeError as error:
-                self._log.warning("credentials_not_given", volume=record.volume_id, fault=str(error))
+                if self._refusals.get(record.name) != str(error):  # tried again and again, and told once
+                    self._log.warning("credentials_not_given", volume=record.volume_id, fault=str(error))
+                self._refusals[record.name] = str(error)
 
     async def _read(self, known: _Class) -> HiddenTexts:
         """Return the files of a class. What is wrong with them is told once; the daemons keep what they have."""

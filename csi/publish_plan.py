@@ -17,6 +17,7 @@ from sidemount.model.class_choice import choose_class
 from sidemount.model.driver_class import DriverClass
 from sidemount.model.errors import Faults, InvalidRequest, PolicyDenied, Reason, VolumeError, shown
 from sidemount.model.facts import Facts, NamespaceFacts
+from sidemount.model.mountspec import MountSpec
 from sidemount.model.options import parse_mount_options
 from sidemount.model.requests import parse_volume_context
 from sidemount.model.resolve import resolve
@@ -71,7 +72,7 @@ def plan_publish(
     completed = _with_flags(request, asked, driver_class, has_secrets=bool(own or given))
     name = target_name(path)
     plan = plan_process if run_root else plan_pod
-    spec = resolve(completed, _namespace_of(request, facts), facts).spec
+    spec = _resolved(completed, driver_class, _namespace_of(request, facts), facts)
     record = Record(
         volume_id=request.volume_id,
         target=request.target,
@@ -85,6 +86,26 @@ def plan_publish(
         consumer=pod_of(request.context),
     )
     return PublishPlan(record=record, steps=tuple(Step), secrets=own or given)
+
+
+def _resolved(
+    asked: VolumeRequest, driver_class: DriverClass, namespace: NamespaceFacts, facts: Facts
+) -> MountSpec:
+    try:
+        return resolve(asked, namespace, facts).spec
+    except Faults as error:
+        raise Faults(tuple(_with_way_out(fault, driver_class) for fault in error.faults)) from error
+    except VolumeError as error:
+        raise _with_way_out(error, driver_class) from error
+
+
+def _with_way_out(fault: VolumeError, driver_class: DriverClass) -> VolumeError:
+    """Return the fault with what a caller of CSI can do about it."""
+    if fault.reason is not Reason.CREDENTIALS_REQUIRED:
+        return fault
+    keys = ", ".join(driver_class.credentials.secret_keys)
+    hint = f"send {keys} as secrets (nodePublishSecretRef), or keep them on the node (--secrets-dir)"
+    return PolicyDenied(fault.message, reason=fault.reason, hint=hint)
 
 
 def _chosen(request: PublishRequest, path: str, facts: Facts) -> tuple[VolumeRequest, DriverClass]:

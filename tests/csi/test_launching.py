@@ -200,7 +200,7 @@ def test_a_volume_that_never_answers_is_given_up_in_time_and_leaves_nothing(
 
 
 def test_required_credentials_that_are_missing_are_refused(classes: Plugin) -> None:
-    with pytest.raises(Refused, match="needs credentials") as refused:
+    with pytest.raises(Refused, match=r"needs credentials.*send token as secrets .*--secrets-dir") as refused:
         classes.publish(**{"class": "secretive"})
     assert refused.value.code.name == "PERMISSION_DENIED"
 

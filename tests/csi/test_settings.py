@@ -56,6 +56,10 @@ def test_flags_and_variables_say_the_same(tmp_path: Path) -> None:
         ({"target-root": "/a/../b"}, "plain absolute path"),
         ({"target-root": "/"}, "root directory"),
         ({"launcher": "pod2"}, "is none of"),
+        ({"secrets-dir": "credentials"}, "absolute"),
+        ({"secrets-dir": "/run/p/credentials"}, "--secrets-dir .* beside the socket"),
+        ({"secrets-dir": "/var/lib/kubelet/credentials"}, "--secrets-dir .* in the target root"),
+        ({"secrets-dir": "/run/state"}, "--secrets-dir .* in the state directory"),
         ({"facts": "/nowhere/at/all"}, "is no directory"),
         ({"facts": ""}, "--facts is missing"),
         ({"facts-from": "cluster"}, "come from the cluster"),
@@ -75,6 +79,15 @@ def test_the_facts_of_the_cluster_and_registration_are_asked_for(tmp_path: Path)
     assert settings.facts is None
     assert settings.registration_dir == "/var/lib/kubelet/plugins_registry"
     assert parse_settings(_flags(tmp_path), {}).registration_dir == ""
+
+
+def test_credentials_of_the_node_need_not_be_there_yet(tmp_path: Path) -> None:
+    """Who brings his own is served meanwhile."""
+    by_flag = parse_settings(_flags(tmp_path, **{"secrets-dir": "/etc/sidemount/credentials"}), {})
+    variables = {"SIDEMOUNT_CSI_SECRETS_DIR": "/etc/sidemount/credentials"}
+    assert parse_settings(_flags(tmp_path), variables) == by_flag
+    assert by_flag.secrets_dir == "/etc/sidemount/credentials"
+    assert parse_settings(_flags(tmp_path), {}).secrets_dir == ""
 
 
 def test_an_unknown_variable_of_ours_is_refused(tmp_path: Path) -> None:
