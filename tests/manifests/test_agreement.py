@@ -128,7 +128,11 @@ def test_selectors_select_the_webhook_s_pods() -> None:
         deployment()["spec"]["selector"]["matchLabels"],
         of_base("PodDisruptionBudget", "webhook")["spec"]["selector"]["matchLabels"],
         of_base("NetworkPolicy", "webhook")["spec"]["podSelector"]["matchLabels"],
-        *(service["spec"]["selector"] for service in objects("Service") if not _is_of_observer(service)),
+        *(
+            service["spec"]["selector"]
+            for service in objects("Service")
+            if not _is_of_observer(service) and service["metadata"]["namespace"] == OWN_NAMESPACE
+        ),
     ]
     for workload in objects("Deployment"):
         spreads = pod_spec(workload).get("topologySpreadConstraints", ())
@@ -203,7 +207,7 @@ def test_every_object_of_a_namespace_is_in_ours() -> None:
     of_csi = {"sidemount-csi", "sidemount-mounts", "sidemount-mounts-baseline"}
     for path, document in documents():
         if path.name != "kustomization.yaml" and document["kind"] not in outside:
-            ours = of_csi if path.parent.name in ("csi", "snapshots") else {OWN_NAMESPACE}
+            ours = of_csi if path.parent.name in ("csi", "csi-monitoring", "snapshots") else {OWN_NAMESPACE}
             assert document["metadata"]["namespace"] in ours, (path, document["kind"])
 
 

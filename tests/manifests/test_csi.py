@@ -102,6 +102,23 @@ def test_metrics_are_served_to_who_is_labelled_to_read_them() -> None:
     assert ingress["from"] == [{"namespaceSelector": {"matchLabels": labels}}]
 
 
+def test_who_scrapes_finds_the_pods_by_their_labels() -> None:
+    services = {
+        each["metadata"]["labels"]["app.kubernetes.io/name"]: each
+        for each in objects("Service")
+        if each["metadata"]["namespace"] == "sidemount-csi"
+    }
+    monitored = {
+        each["spec"]["selector"]["matchLabels"]["app.kubernetes.io/name"]
+        for each in objects("ServiceMonitor")
+        if each["metadata"]["namespace"] == "sidemount-csi"
+    }
+    assert monitored == services.keys() == {"csi-node-metrics", "csi-controller-metrics"}
+    for workload, name in ((csi_node(), "csi-node-metrics"), (csi_controller(), "csi-controller-metrics")):
+        labels = workload["spec"]["template"]["metadata"]["labels"]
+        assert services[name]["spec"]["selector"].items() <= labels.items()
+
+
 def test_snapshots_are_a_switch_of_their_own() -> None:
     """S4-05."""
     without = (MANIFESTS / "components/csi").glob("*.yaml")

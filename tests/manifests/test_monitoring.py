@@ -3,13 +3,26 @@
 import json
 import re
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from certs.standing import Standing, StandingCollector
+from csi.event_channel import EventChannel
+from csi.keeper_link import VolumeStatus
+from csi.launcher import Census
+from csi.metrics import Observation
+from csi.metrics_node import NodeMetrics
+from csi.metrics_pools import PoolMetrics
+from csi.metrics_volumes import VolumeTally
+from csi.records import Stage
+from csi.volume_copy import Progress
 from sidemount.host.live_report import KindReport, families
+from sidemount.model.errors import NotReady, Reason
 from tests.manifests.files import MANIFESTS, ROOT, Json, objects
 from tests.webhook.observer.observed import watchtower
 from tests.webhook.test_metrics import GAUGES
@@ -52,8 +65,8 @@ def _exported() -> set[str]:
     return names
 
 
-def _alerts() -> list[Json]:
-    (rules,) = objects("PrometheusRule")
+def _alerts(name: str = "sidemount") -> list[Json]:
+    (rules,) = (each for each in objects("PrometheusRule") if each["metadata"]["name"] == name)
     return [rule for group in rules["spec"]["groups"] for rule in group["rules"]]
 
 
@@ -110,6 +123,46 @@ def test_every_label_is_one_that_the_metrics_have() -> None:
             assert labels <= known, expression
 
 
+def test_alerts_of_the_csi_path_ask_for_what_its_services_export() -> None:
+    families = [family for source in _csi_sources() for family in source.collect()]
+    labels = {
+        f"{family.name}_total" if family.type == "counter" else family.name: family for family in families
+    }
+    assert len(labels) > 25
+    for alert in _alerts("sidemount-csi"):
+        names = set(_NAME.findall(alert["expr"]))
+        assert names, alert
+        assert names <= labels.keys(), alert
+        for grouped, matched in _LABEL.findall(alert["expr"]):
+            asked = {label.strip() for label in grouped.split(",") if label.strip()}
+            asked |= {part.partition("=")[0].rstrip("!~ ") for part in matched.split(",") if part}
+            known = {label for name in names for sample in labels[name].samples for label in sample.labels}
+            assert asked <= known, alert
+
+
+def _csi_sources() -> list[Any]:
+    """Return what shows the node service and the controller, with one volume, one pool and one failure."""
+    tally = VolumeTally()
+    tally.publish_failed(Reason.HOST_FAILURE)
+    record = SimpleNamespace(stage=Stage.PUBLISHED, name="v", spec=SimpleNamespace(driver_class="directory"))
+    publications: Any = SimpleNamespace(records=lambda: [record], under_way=0, leftovers_cleared=0)
+    keeper: Any = SimpleNamespace(is_up=True, starts=1, status=lambda name: VolumeStatus())
+    census = Census(states={"running": 1}, starts={"pod": 1})
+    launcher: Any = SimpleNamespace(census=lambda: census)
+    registration: Any = SimpleNamespace(fault="")
+    settings: Any = SimpleNamespace(facts="/f", launcher="process", metrics_address=None)
+    node = NodeMetrics(publications, keeper, launcher, registration, tally, EventChannel(settings))
+    facts: Any = SimpleNamespace(age_s=lambda: 1.0, facts=Mock(side_effect=NotReady("x")))
+    pools: Any = SimpleNamespace(
+        names=("/srv/pool",),
+        stuck=lambda pool: 0,
+        progress=lambda pool: Progress(),
+        under_way=list,
+        oldest_s=lambda: 0.0,
+    )
+    return [node, PoolMetrics(pools), Observation(settings, facts, lambda: True)]
+
+
 def test_panels_have_names_of_their_own_and_do_not_lie_on_each_other() -> None:
     panels = _panels()
     assert len({panel["title"] for panel in panels}) == len(panels) == len({panel["id"] for panel in panels})
@@ -120,8 +173,9 @@ def test_panels_have_names_of_their_own_and_do_not_lie_on_each_other() -> None:
 def test_every_alert_has_a_line_in_troubleshooting() -> None:
     page = (ROOT / "docs/troubleshooting.md").read_text()
     lines = re.findall(r"^\| `(Sidemount\w+)` \|", page, re.MULTILINE)
-    assert sorted(lines) == sorted(alert["alert"] for alert in _alerts())
-    for alert in _alerts():
+    alerts = [*_alerts(), *_alerts("sidemount-csi")]
+    assert sorted(lines) == sorted(alert["alert"] for alert in alerts)
+    for alert in alerts:
         assert alert["annotations"]["runbook"] == f"docs/troubleshooting.md, {alert['alert']}"
         assert alert["annotations"]["summary"].endswith(".")
         assert alert["labels"]["severity"] in ("critical", "warning", "info")
