@@ -21,8 +21,12 @@ class DaemonPlaces:
     def __init__(self, state_dir: str) -> None:
         """Make them. Raises OSError."""
         self._state_dir = state_dir
+        self.make()
+
+    def make(self) -> None:
+        """Make what is not there, or not any more. Raises OSError."""
         for name, mode in (("run", 0o711), ("daemons", 0o700), ("logs", 0o700)):
-            os.makedirs(f"{state_dir}/{name}", mode=mode, exist_ok=True)
+            os.makedirs(f"{self._state_dir}/{name}", mode=mode, exist_ok=True)
 
     def instance(self) -> str:
         """Return what tells this state from every other, whatever it is called."""
@@ -75,9 +79,15 @@ class DaemonPlaces:
         return found
 
     def open_log(self, name: str) -> BinaryIO:
-        """Return the daemon's log, empty: what an earlier one wrote was told when it ended."""
+        """Return the daemon's log, empty: what an earlier one wrote was told when it ended.
+
+        That there cannot be one, on a full disk, is no reason not to serve.
+        """
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-        return os.fdopen(os.open(self.log_file(name), flags, 0o600), "ab")
+        try:
+            return os.fdopen(os.open(self.log_file(name), flags, 0o600), "ab")
+        except OSError:
+            return open(os.devnull, "ab")
 
     def bound_log(self, name: str) -> None:
         """Empty a log that is too long. It is written at its end, wherever that is."""

@@ -218,6 +218,7 @@ class ProcessLauncher:
         run_dir = self._places.run_dir(record.name)
         check_credentials(record.volume_id, secrets, self._state_dir)
         try:
+            self._places.make()
             for path in (run_dir, f"{run_dir}/cache", f"{run_dir}/secrets"):
                 os.makedirs(path, mode=0o700, exist_ok=True)
                 os.chown(path, record.spec.uid, -1, follow_symlinks=False)
@@ -368,7 +369,7 @@ class ProcessLauncher:
     async def _start_again(self, daemon: _Daemon) -> None:
         try:
             await self._start(daemon)
-        except HostFailure as error:
+        except (HostFailure, OSError) as error:
             self._log.error("daemon_not_started", volume=daemon.record.volume_id, fault=str(error))
             daemon.again = asyncio.get_running_loop().call_later(daemon.pause_s, self._again, daemon)
 

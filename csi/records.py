@@ -129,6 +129,7 @@ class RecordStore:
         """Remember it; when this returns it survives a power cut. Raises HostFailure."""
         path = f"{self._directory}/{record.name}{_SUFFIX}"
         try:
+            os.makedirs(self._directory, mode=0o700, exist_ok=True)  # somebody may have removed it
             with open(f"{path}{_ASIDE}", "wb", opener=_private) as file:
                 file.write(encode_record(record).encode())
                 file.flush()
@@ -146,7 +147,7 @@ class RecordStore:
         try:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
-            self._sync_directory()
+                self._sync_directory()
         except OSError as error:
             raise _failure(path, error) from error
 

@@ -16,6 +16,11 @@ def _emptied(plugin: Plugin) -> None:
     shutil.rmtree(plugin.state)
 
 
+def _emptied_of_what_it_holds(plugin: Plugin) -> None:
+    for path in plugin.seen_state.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
 def _elsewhere(plugin: Plugin) -> None:
     plugin.state.rename(plugin.state.with_name("lost"))
 
@@ -54,6 +59,20 @@ def test_an_unpublish_ends_what_no_record_names(plugin: Plugin) -> None:
     _emptied(plugin)
     plugin.start()
     plugin.unpublish()
+    assert (plugin.store() / "file").read_text() == "written"
+    assert plugin.leftovers() == []
+
+
+def test_what_is_lost_while_the_plugin_runs_keeps_nothing_from_being_published_and_unpublished(
+    plugin: Plugin,
+) -> None:
+    plugin.publish()
+    _emptied_of_what_it_holds(plugin)
+    (plugin.seen() / "file").write_text("written")
+    plugin.publish("other", "other")
+    (plugin.seen("other") / "file").write_text("written")
+    plugin.unpublish()
+    plugin.unpublish("other", "other")
     assert (plugin.store() / "file").read_text() == "written"
     assert plugin.leftovers() == []
 
