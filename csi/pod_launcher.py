@@ -332,7 +332,8 @@ class PodLauncher:
             wait_s = target.way_s
             target.way_s = min(_WAY_MOST_S, wait_s * 1.2)
             return wait_s
-        secrets = await asyncio.to_thread(read_credentials, f"{self._run_dir(record.name)}/secrets")
+        directory = f"{self._run_dir(record.name)}/secrets"
+        secrets = await asyncio.to_thread(read_credentials, directory)
         if not await asyncio.to_thread(self._comms.lay_out, pod.uid, secrets, record.spec.uid):
             return _WAY_FIRST_S
         await asyncio.to_thread(self._remember, record.name, pod.uid)
@@ -340,6 +341,10 @@ class PodLauncher:
         if answer.fault:
             return _WAY_FIRST_S
         target.at, target.way_s = pod.uid, _WAY_FIRST_S
+        # What was renewed meanwhile did not find its way yet.
+        renewed = await asyncio.to_thread(read_credentials, directory)
+        if renewed != secrets:
+            await asyncio.to_thread(self._comms.lay_out, pod.uid, renewed, record.spec.uid)
         self._log.info("mount_pod_reached", pod=pod.told, volume=record.volume_id)
         return _IDLE_S
 
