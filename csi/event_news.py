@@ -105,7 +105,7 @@ class VolumeNews:
         if _OUT_OF_MEMORY in ended.what:
             text = f"its daemon used more memory than its limit and was killed ({ended.told})"
             self._about(record, report, Reason.OOM_KILLED, text)
-        elif ended.code < 0 and ended.what and report.mount_pod is not None:
+        elif ended.code < 0 and ended.what and not ended.words.is_own and report.mount_pod is not None:
             self._about(record, report, Reason.MOUNT_POD_NOT_RUNNING, ended.told)
 
     def _note_deaths(self, record: Record, known: _Known, report: Report) -> None:

@@ -156,6 +156,15 @@ def test_a_mount_pod_that_does_not_run_is_named_while_its_publish_still_waits() 
     assert told.pod == "app"
 
 
+def test_a_source_that_lacks_is_no_fault_of_the_mount_pod_s() -> None:
+    """The publish fails with it, which is told."""
+    desk = Desk()
+    lacks = Ended(-1, LastWords("source /srv/x does not exist", is_own=True), "source /srv/x does not exist")
+    report = Report(status=VolumeStatus(), ended=lacks, mount_pod=_MOUNT_POD)
+    desk.news.changed(record(Stage.PUBLISHING), report)
+    assert desk.told == []
+
+
 def test_without_a_pod_of_the_caller_s_the_mount_pod_has_the_event() -> None:
     desk = Desk()
     killed = Ended(

@@ -66,6 +66,10 @@ def test_flags_and_variables_say_the_same(tmp_path: Path) -> None:
         ({"facts-from": "etcd"}, "is none of"),
         ({"registration-dir": "registry"}, "absolute"),
         ({"mount-timeout-seconds": "0"}, "above 0"),
+        ({"metrics-address": "8080"}, "--metrics-address: .* is not HOST:PORT"),
+        ({"metrics-address": ":8080"}, "is not HOST:PORT"),
+        ({"metrics-address": "h:99999"}, "is not HOST:PORT"),
+        ({"metrics-address": "h:٣"}, "is not HOST:PORT"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, changes: dict[str, str], told: str) -> None:
@@ -117,6 +121,14 @@ def test_mount_pods_need_an_image(tmp_path: Path) -> None:
         "/var/lib/kubelet",
         "sidemount-mounts-baseline",
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "address"), [("", None), ("[::]:8080", ("::", 8080)), ("0.0.0.0:0", ("0.0.0.0", 0))]
+)
+def test_where_metrics_are_served(tmp_path: Path, text: str, address: tuple[str, int] | None) -> None:
+    given = {"SIDEMOUNT_CSI_METRICS_ADDRESS": text}
+    assert parse_settings(_flags(tmp_path), given).metrics_address == address
 
 
 @pytest.mark.parametrize("flag", ["mount-namespace", "mount-namespace-baseline", "mount-priority-class"])
