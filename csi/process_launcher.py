@@ -19,6 +19,7 @@ from typing import BinaryIO
 from csi import cgroups
 from csi.credentials import check_credentials, renew_credentials, write_credentials
 from csi.daemon_places import DaemonPlaces
+from csi.dying_groups import DyingGroups
 from csi.event_subject import PodRef
 from csi.keeper_link import module_environment
 from csi.last_words import read_last_words
@@ -26,7 +27,7 @@ from csi.launcher import Census, Ended
 from csi.nursery import Birth, Nursery
 from csi.records import Record
 from sidemount.host.logs import log
-from sidemount.model.errors import HostFailure
+from sidemount.model.errors import HostFailure, NotReady
 from sidemount.model.names import client_place
 
 _AGAIN_FIRST_S = 0.1
@@ -36,7 +37,6 @@ _LEAVE_S = 1.0  # its keeper has waited for its flush already
 _TERM_S = 2.0
 _KILL_S = 10.0
 _LOG_LOOK_S = 30.0
-_DYING_LOOK_S = 5.0
 _ENVIRONMENT = ("PATH", "PYTHONPATH", "LANG", "LC_ALL", "TZ")
 # Writes its number and joins its group before it becomes the daemon, so that no daemon is ever without either.
 _BECOME = 'set -e; echo $$ >"$1"; [ -z "$2" ] || echo $$ >"$2/cgroup.procs"; shift 2; exec "$@"'
@@ -75,7 +75,6 @@ class ProcessLauncher:
         self._daemons: dict[str, _Daemon] = {}
         self._nursery = Nursery(_ENVIRONMENT)
         self._trimmer: asyncio.TimerHandle | None = None
-        self._dying: dict[str, asyncio.TimerHandle] = {}
         self._starts = Counter({"nursery": 0, "program": 0})
         self._strangers = 0
         try:
@@ -83,7 +82,10 @@ class ProcessLauncher:
             self._groups = cgroups.find_control_groups(self._places.instance())
         except OSError as error:
             raise HostFailure(f"state {state_dir}: {error.strerror}", errno=error.errno or 0) from error
-        if self._groups is None:
+        self._dying: DyingGroups | None = None
+        if self._groups is not None:
+            self._dying = DyingGroups(self._groups, self._daemons.__contains__)
+        else:
             self._log.warning("no_control_groups", consequence="no memory limit holds for daemons")
         self._nursery.start()
 
@@ -137,11 +139,11 @@ class ProcessLauncher:
             raise HostFailure(f"volume {record.volume_id}: its daemon {daemon.pid} cannot be killed")
         is_empty = await asyncio.to_thread(self._clear, record)
         self._daemons.pop(record.name, None)
-        if not is_empty:
-            self._remove_group_later(record.name)
+        if not is_empty and self._dying is not None:
+            self._dying.add(record.name)
 
     async def forget(self, name: str) -> None:
-        """See that no daemon of a target lives that an earlier state, now lost, has started. Raises HostFailure.
+        """See that no daemon of a target lives that an earlier state, now lost, has started. Raises NotReady.
 
         It would come to the keeper's socket in the place of the right one.
         """
@@ -149,7 +151,11 @@ class ProcessLauncher:
         while left := await asyncio.to_thread(self._places.strangers, name):
             waited_s = time.monotonic() - began
             if waited_s > _TERM_S + _KILL_S:
-                raise HostFailure(f"{name}: a daemon of a lost state, process {left[0]}, cannot be killed")
+                # Another one would only wait beside it, and then another one.
+                raise NotReady(
+                    f"{name}: an earlier daemon, process {left[0]}, was killed and does not end",
+                    hint="it waits for its source, which does not answer; try again when that does",
+                )
             if waited_s < _AGAIN_FIRST_S:
                 self._strangers += len(left)
                 self._log.warning("stranger_ended", volume=name, processes=left)
@@ -201,13 +207,13 @@ class ProcessLauncher:
         """Start none again; leave those that run."""
         if self._trimmer is not None:
             self._trimmer.cancel()
-        for timer in self._dying.values():
-            timer.cancel()
         for daemon in self._daemons.values():
             daemon.is_wanted = False
             if daemon.again is not None:
                 daemon.again.cancel()
             _unwatch(daemon)
+        if self._dying is not None:
+            self._dying.close()
         await self._nursery.stop()
         if self._groups is not None:
             self._groups.close()
@@ -401,21 +407,6 @@ class ProcessLauncher:
                 why="it was killed, and waits for its source, which does not answer",
             )
         return is_empty
-
-    def _remove_group_later(self, name: str) -> None:
-        """Take the group of a daemon that is dying away when it has died, unless another one of that name is in it by then."""
-
-        def look() -> None:
-            self._dying.pop(name, None)
-            groups = self._groups
-            if groups is None or name in self._daemons:
-                return
-            if groups.processes(name):
-                self._remove_group_later(name)
-            else:
-                groups.remove(name)
-
-        self._dying[name] = asyncio.get_running_loop().call_later(_DYING_LOOK_S, look)
 
     def _trim_later(self) -> None:
         if self._trimmer is None:
