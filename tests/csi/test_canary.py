@@ -4,7 +4,6 @@ The plugin logs as much as it can, gRPC is asked to trace everything, and the da
 """
 
 import signal
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -81,22 +80,31 @@ class Search:
             assert CANARY not in repr((world.api.history, world.api.made, world.api.calls, world.api.events))
 
 
-@pytest.fixture(params=[PROCESS, POD])
-def world(node: MountNode, request: pytest.FixtureRequest) -> Iterator[SecretWorld]:
-    """Return a node whose plugin can run, and logs everything."""
-    with secret_world(node, request.param, "--mount-timeout-seconds", "15") as world:
-        world.plugin.environment = dict(NOISY)
-        yield world
+def _cases() -> list[Any]:
+    """Return both launchers and both ways, of which two have everything that the others have."""
+    return [
+        pytest.param(launcher, how, marks=marks, id=f"{launcher}-{how}")
+        for launcher, how, marks in (
+            (PROCESS, BY_CALL, ()),
+            (POD, BY_FILE, ()),
+            (PROCESS, BY_FILE, pytest.mark.slow),
+            (POD, BY_CALL, pytest.mark.slow),
+        )
+    ]
 
 
-@pytest.mark.parametrize("how", [BY_CALL, BY_FILE])
+@pytest.mark.parametrize(("launcher", "how"), _cases())
 def test_a_secret_is_with_its_daemon_and_nowhere_else_whatever_goes_wrong(
-    world: SecretWorld, how: str
+    node: MountNode, launcher: str, how: str
 ) -> None:
-    plugin = world.plugin
-    plugin.start()
-    search = Search(world, how)
+    with secret_world(node, launcher, "--mount-timeout-seconds", "15") as world:
+        world.plugin.environment = dict(NOISY)
+        world.plugin.start()
+        _search_through_a_life(world, Search(world, how))
 
+
+def _search_through_a_life(world: SecretWorld, search: Search) -> None:
+    plugin = world.plugin
     # What is wrong with the call, also where the secret itself has gone astray.
     secretive: dict[str, Any] = {"class": "secretive"}
     talkative: dict[str, Any] = {"class": "talkative", "source": "talk://x"}
@@ -117,6 +125,7 @@ def test_a_secret_is_with_its_daemon_and_nowhere_else_whatever_goes_wrong(
     search.refused(**{**secretive, "class": "optional"})  # in the way: other arguments
     search.publish("u", **secretive)
     search.check(given=2)
+    _no_core_files([plugin.process.pid, plugin.keeper(), world.daemon()])
     # Whoever serves dies, and whoever keeps, and whoever decides.
     daemon = world.daemon()
     plugin.node.run("kill", "-ABRT", str(daemon))
@@ -137,8 +146,15 @@ def test_a_secret_is_with_its_daemon_and_nowhere_else_whatever_goes_wrong(
     assert search.sweeper.looks > 20
 
 
-def test_a_plugin_killed_at_any_step_leaves_no_copy_of_a_secret(node: MountNode, tmp_path: Path) -> None:
-    """Every step of a publish and of an unpublish, with what the next plugin finds."""
+_TOLD = frozenset({"after launch", "before undoing launch"})
+_ALL = _TOLD | {"after remember", "before launch", "after undoing launch", "before undoing remember"}
+
+
+@pytest.mark.parametrize("steps", [_TOLD, pytest.param(_ALL, marks=pytest.mark.slow)], ids=["some", "all"])
+def test_a_plugin_killed_at_any_step_leaves_no_copy_of_a_secret(
+    node: MountNode, tmp_path: Path, steps: frozenset[str]
+) -> None:
+    """Of a publish and of an unpublish, around those that write credentials and take them away, with what the next plugin finds."""
     with secret_world(node, PROCESS) as world:
         plugin = world.plugin
         points = tmp_path / "points"
@@ -150,10 +166,10 @@ def test_a_plugin_killed_at_any_step_leaves_no_copy_of_a_secret(node: MountNode,
         plugin.unpublish()
         names = points.read_text().splitlines()
         assert plugin.stop() == 0
-        assert "before launch" in names
+        assert set(names) >= steps
         for at, name in enumerate(names, 1):
-            if "launch" not in name:
-                continue  # the credentials are not touched there: other tests kill there
+            if name not in steps:
+                continue  # credentials are not touched there: other tests kill there
             plugin.environment["DIES_AT"] = str(at)
             plugin.start("tests.csi.dying_plugin")
             try:
@@ -172,17 +188,11 @@ def test_a_plugin_killed_at_any_step_leaves_no_copy_of_a_secret(node: MountNode,
             assert plugin.stop() == 0
 
 
-def test_no_process_of_ours_leaves_a_core_file_with_a_secret_in_it(world: SecretWorld) -> None:
-    """A limit below a page, which also holds back cores that go to a program."""
-    plugin = world.plugin.start()
-    search = Search(world, BY_CALL)
-    secretive: dict[str, Any] = {"class": "secretive"}
-    search.publish(**secretive)
-    for pid in (plugin.process.pid, plugin.keeper(), world.daemon()):
-        (line,) = [line for line in _text(Path(f"/proc/{pid}/limits")).splitlines() if "core file" in line]
-        assert line.split()[4] in ("0", "1"), line
-    plugin.unpublish()
-    world.nothing_is_left()
+def _no_core_files(pids: list[int]) -> None:
+    """See that these leave none: a limit below a page, which also holds back cores that go to a program."""
+    for pid in pids:
+        lines = [line for line in _text(Path(f"/proc/{pid}/limits")).splitlines() if "core file" in line]
+        assert [line.split()[4:6] for line in lines] in ([["1", "1"]], [["0", "0"]])
 
 
 def _is_healthy(world: SecretWorld, target: str) -> bool:
