@@ -64,6 +64,8 @@ class GoModule:
             found.update((self.directory / name).read_bytes())
         for each in self.carried:
             found.update("\0".join(each).encode())
+        for source in sorted(self.directory.rglob("*.go")):
+            found.update(source.read_bytes())
         return found.hexdigest()[:16]
 
 
@@ -84,6 +86,7 @@ COMPANIONS = GoModule(  # of a cluster where volumes are provisioned
     "6 minutes",
     (("github.com/kubernetes-csi/external-snapshotter/client/v8", "config/crd", "snapshot-types"),),
 )
+STORAGE = GoModule("storage", "Kubernetes' storage tests", "-s -w", "3 minutes")  # for a cluster with both
 SANITY = GoModule("sanity", "csi-sanity", "-s -w", "2 minutes")  # of no cluster's, but built in the same way
 
 
