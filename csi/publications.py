@@ -6,6 +6,7 @@ when its caller does not wait for it any more.
 
 import asyncio
 import os
+import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
@@ -22,10 +23,14 @@ from csi.publish_steps import Observe, PublishSteps
 from csi.records import Record, RecordStore, Stage
 from csi.targets import Targets
 from sidemount.host.logs import log
+from sidemount.host.session import Phase
 from sidemount.model.errors import NotReady, OperationPending, PublishConflict, VolumeError, shown
 
 _READY_S = 10.0
 _LEFTOVER_AGAIN_S = 10.0
+_SETTLES_S = 1.5  # so that one that hangs is told of within ten seconds all the same
+_LOOK_AGAIN_S = 0.05
+_UNSETTLED = frozenset({Phase.MOUNTING.value, Phase.ADOPTING.value, Phase.ATTACHING.value})
 
 
 class Publications:
@@ -290,10 +295,19 @@ class Publications:
         record = await self._find(target)
         if record is None or record.volume_id != volume_id or record.stage is not Stage.PUBLISHED:
             raise NotFound(f"volume {shown(volume_id)} is not published at {shown(target)}")
-        status = self._keeper.status(record.name)
+        status = await self._settled(record.name)
         if not status.is_live:
             return status, None
         return status, await self._keeper.check(record.name)
+
+    async def _settled(self, name: str) -> VolumeStatus:
+        """Return how a volume is; a keeper that has just started may not know yet, though it is served all the time."""
+        until = time.monotonic() + _SETTLES_S
+        while True:
+            status = self._keeper.status(name)
+            if status.phase not in _UNSETTLED or time.monotonic() > until:
+                return status
+            await asyncio.sleep(_LOOK_AGAIN_S)
 
     async def _find(self, target: str) -> Record | None:
         path = await self._path_of(target)

@@ -79,6 +79,18 @@ def test_a_killed_plugin_costs_no_application_anything(plugin: Plugin) -> None:
     assert plugin.leftovers() == []
 
 
+def test_a_volume_that_is_served_is_never_called_abnormal_because_the_plugin_has_just_started(
+    plugin: Plugin,
+) -> None:
+    """Kubelet would tell of it in an event."""
+    plugin.publish()
+    for _ in range(3):
+        plugin.kill()
+        plugin.start()
+        condition = plugin.stats().volume_condition
+        assert not condition.abnormal, condition.message
+
+
 def test_sigterm_leaves_everything_and_ends_with_success(plugin: Plugin) -> None:
     """S3-07."""
     plugin.publish()
