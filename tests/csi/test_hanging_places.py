@@ -22,7 +22,7 @@ _AT_ONCE = 20
 @pytest.mark.root
 @pytest.mark.fuse
 def test_a_parent_of_targets_that_hangs_stops_no_other_target(plugin: Plugin) -> None:
-    """S2-18: no call that hangs holds what another one needs."""
+    """No call that hangs holds what another one needs."""
     plugin.publish("good", mode=SINGLE_WRITER)
     silent = plugin.target("silent")
     silent.mkdir()

@@ -28,7 +28,7 @@ def cramped(node: MountNode) -> Iterator[Plugin]:
 def test_with_a_full_state_directory_volumes_are_unpublished_and_none_is_half_published(
     cramped: Plugin,
 ) -> None:
-    """S2-28, S0-21: a full disk of the node keeps no pod from ending."""
+    """S0-21: a full disk of the node keeps no pod from ending."""
     for target in ("t1", "t2"):
         cramped.publish(target)
     filler = cramped.seen_state / "filler"
