@@ -15,18 +15,23 @@ from e2e.cluster.go_tools import SANITY, go_programs
 from e2e.cluster.places import BUILD
 from e2e.cluster.progress import Progress
 from tests.csi.controlled import Controlled
+from tests.csi.fake_kubelet import FakeKubelet
+from tests.csi.pod_api import PodApi
 from tests.host.mount_node import MountNode, scratch_directory
 
 pytestmark = [pytest.mark.fuse, pytest.mark.root]
 
 _ENDED = re.compile(r"(\d+) Passed .* (\d+) Failed")
-_SPECS = 62  # of identity, node and controller service and the capabilities of ours
-_CANARY = "c4nary-of-the-suite"
-_SECRETS = (
+SPECS = 62
+"""Of identity, node and controller service and the capabilities of ours."""
+CANARY = "c4nary-of-the-suite"
+"""A secret, to be searched for."""
+SECRETS = (
     *("CreateVolumeSecret", "DeleteVolumeSecret", "ControllerValidateVolumeCapabilitiesSecret"),
     *("NodePublishVolumeSecret", "CreateSnapshotSecret", "DeleteSnapshotSecret"),
     *("ControllerExpandVolumeSecret", "ListSnapshotsSecret", "GetSnapshotSecret"),
 )
+"""Of every call that may have some, as the suite names them."""
 
 
 @pytest.fixture(scope="module")
@@ -48,12 +53,46 @@ def plugin() -> Iterator[Controlled]:
             node.close()
 
 
+@pytest.fixture
+def with_pods() -> Iterator[Controlled]:
+    """Return the same, whose daemons are in pods of an API server and a kubelet of the tests' own."""
+    with scratch_directory() as work:
+        node, api = MountNode(work), PodApi()
+        kubelet = FakeKubelet(node, api)
+        pods = (
+            *("--launcher", "pod", "--image", "registry.example/sidemount:1"),
+            *("--kubeconfig", str(api.kubeconfig(work / "kubeconfig"))),
+            *("--kubelet-dir", str(kubelet.directory)),
+        )
+        plugin = Controlled(node, pods, role="all")
+        try:
+            yield plugin.start()
+            assert list(api.pods) == []
+        finally:
+            plugin.end()
+            kubelet.end()
+            api.end()
+            node.close()
+
+
 def test_the_public_suite_finds_nothing_in_any_order_and_twice_on_one_process(
     plugin: Controlled, csi_sanity: Path
 ) -> None:
     """Also S4-10…24, S4-35: as the suite has them."""
     for seed in (1, 2):
         _check(plugin, csi_sanity, seed)
+
+
+@pytest.mark.slow
+def test_the_public_suite_finds_nothing_where_daemons_are_in_pods(
+    with_pods: Controlled, csi_sanity: Path
+) -> None:
+    """In several orders on one process, and on another one after a kill."""
+    for seed in (21, 22):
+        _check(with_pods, csi_sanity, seed)
+    with_pods.kill()
+    with_pods.start()
+    _check(with_pods, csi_sanity, 23)
 
 
 @pytest.mark.slow
@@ -80,11 +119,11 @@ def test_the_public_suite_with_secrets_which_are_nowhere_afterwards(
 ) -> None:
     """S4-26."""
     file = plugin.node.work / "secrets.yaml"
-    file.write_text(json.dumps({name: {"access-key": _CANARY} for name in _SECRETS}))
+    file.write_text(json.dumps({name: {"access-key": CANARY} for name in SECRETS}))
     for seed in range(6, 8):
         _check(plugin, csi_sanity, seed, "--csi.secrets", str(file))
-    assert _CANARY not in plugin.log.read_text()
-    holding = plugin.node.run("grep", "-rl", _CANARY, plugin.pool, plugin.state, check=False)
+    assert CANARY not in plugin.log.read_text()
+    holding = plugin.node.run("grep", "-rl", CANARY, plugin.pool, plugin.state, check=False)
     assert holding.stdout == ""
 
 
@@ -107,12 +146,13 @@ def _check(plugin: Controlled, csi_sanity: Path, seed: int, *flags: str) -> None
         timeout_s=110,
         check=False,
     )
-    ended = _ended(done)
-    assert ended is not None, done
-    assert (int(ended[1]), int(ended[2])) == (_SPECS, 0), done.stdout
+    counts = ended(done)
+    assert counts is not None, done
+    assert (int(counts[1]), int(counts[2])) == (SPECS, 0), done.stdout
     assert plugin.leftovers() == []
     assert plugin.in_pool() == []
 
 
-def _ended(done: "subprocess.CompletedProcess[str]") -> "re.Match[str] | None":
+def ended(done: "subprocess.CompletedProcess[str]") -> "re.Match[str] | None":
+    """Return how many specs have passed and failed, None if the suite has not come to its end."""
     return _ENDED.search(done.stdout)
