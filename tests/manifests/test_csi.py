@@ -12,6 +12,27 @@ from sidemount.model.names import CSI_DRIVER
 from tests.manifests.files import MANIFESTS, Json, csi_controller, csi_node, objects, pod_spec
 
 _KUBELET = "/var/lib/kubelet"
+# k8s.io/kubernetes/test/e2e/storage/framework/testdriver.go, v1.37: any other is passed over in silence.
+_CAPABILITIES = {
+    *(
+        "persistence",
+        "block",
+        "fsGroup",
+        "volumeMountGroup",
+        "exec",
+        "snapshotDataSource",
+        "snapshotMetadata",
+    ),
+    *("groupSnapshot", "pvcDataSource", "multipods", "RWX", "controllerExpansion", "nodeExpansion"),
+    *("offlineExpansion", "onlineExpansion", "volumeLimits", "singleNodeVolume", "topology", "capacity"),
+    *(
+        "FSResizeFromSourceNotSupported",
+        "readWriteOncePod",
+        "multiplePVsSameID",
+        "capReadOnlyMany",
+        "seLinuxMount",
+    ),
+}
 
 
 def _container(workload: Json, name: str) -> Json:
@@ -152,10 +173,18 @@ def test_mount_pods_are_where_their_level_is_enforced() -> None:
 
 def test_the_driver_description_is_of_our_classes() -> None:
     told = yaml.safe_load((MANIFESTS / "csi/test-driver.yaml").read_text())
-    assert told["DriverInfo"]["Name"] == CSI_DRIVER
-    assert told["StorageClass"]["FromExistingClassName"] in {
-        each["metadata"]["name"] for each in objects("StorageClass")
-    }
-    assert told["SnapshotClass"]["FromExistingClassName"] in {
-        each["metadata"]["name"] for each in objects("VolumeSnapshotClass")
-    }
+    claims = told["DriverInfo"]["Capabilities"]
+    (driver,) = objects("CSIDriver")
+    used = _named("StorageClass", told["StorageClass"]["FromExistingClassName"])
+    cut = _named("VolumeSnapshotClass", told["SnapshotClass"]["FromExistingClassName"])
+    assert {told["DriverInfo"]["Name"], used["provisioner"], cut["driver"]} == {CSI_DRIVER}
+    assert claims["controllerExpansion"] == used["allowVolumeExpansion"]
+    assert claims["seLinuxMount"] == driver["spec"]["seLinuxMount"]
+    assert claims["capacity"] == driver["spec"]["storageCapacity"]
+    assert claims["fsGroup"] == (driver["spec"]["fsGroupPolicy"] == "File")
+    assert set(claims) == _CAPABILITIES
+
+
+def _named(kind: str, name: str) -> Json:
+    (found,) = (each for each in objects(kind) if each["metadata"]["name"] == name)
+    return found
