@@ -92,7 +92,11 @@ class Pools:
         """Return how much room a pool has."""
         return await self._threads.quick(pool, self._stores[pool].available_bytes)
 
-    # What is shown of them: nothing here asks a pool but `counts`.
+    # What is shown of them: nothing here asks a pool but `size_bytes` and `counts`.
+
+    async def size_bytes(self, pool: str) -> int:
+        """Return how large a pool is."""
+        return await self._threads.quick(pool, self._stores[pool].size_bytes)
 
     async def counts(self, pool: str) -> tuple[int, int, int]:
         """Return how many volumes, snapshots and unfinished things a pool has. Raises VolumeError if it does not answer."""

@@ -27,6 +27,7 @@ class PoolLook:
     answers: bool = False
     at_s: float = float("-inf")
     available_bytes: int = 0
+    size_bytes: int = 0
     volumes: int = 0
     snapshots: int = 0
     unfinished: int = 0
@@ -60,6 +61,7 @@ class PoolMetrics:
             answers=True,
             at_s=time.monotonic(),
             available_bytes=await self._pools.available_bytes(pool),
+            size_bytes=await self._pools.size_bytes(pool),
             volumes=volumes,
             snapshots=snapshots,
             unfinished=unfinished,
@@ -83,6 +85,11 @@ class PoolMetrics:
                 "pool_available_bytes",
                 "Room that is left in the pool.",
                 {name: look.available_bytes for name, look in self._looks.items()},
+            ),
+            (
+                "pool_size_bytes",
+                "Room that there is in the pool in all.",
+                {name: look.size_bytes for name, look in self._looks.items()},
             ),
             (
                 "pool_volumes",

@@ -98,6 +98,12 @@ class DirectoryPool:
             found = os.statvfs(self._path)
             return found.f_bavail * found.f_frsize
 
+    def size_bytes(self) -> int:
+        """Return how large the filesystem is."""
+        with self._told():
+            found = os.statvfs(self._path)
+            return found.f_blocks * found.f_frsize
+
     # Making ------------------------------------------------------------------------------------------
 
     def make_volume(self, plan: VolumePlan) -> VolumeState:

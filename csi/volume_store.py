@@ -61,6 +61,10 @@ class VolumeStore(Protocol):
         """Return how much room is left."""
         ...
 
+    def size_bytes(self) -> int:
+        """Return how much room there is in all."""
+        ...
+
     def unfinished(self) -> Sequence[str]:
         """Return the names of things on their way in or out: what was deleted, what somebody makes or has left half made."""
         ...

@@ -153,7 +153,8 @@ def test_a_controller_shows_its_pools_and_what_it_copies(node: MountNode) -> Non
         shown = scrape(controller)
         assert shown[f"sidemount_csi_pool_volumes{pool}"] == 2
         assert shown[f"sidemount_csi_pool_snapshots{pool}"] == 1
-        assert shown[f"sidemount_csi_pool_available_bytes{pool}"] > 0
+        room = (shown[f"sidemount_csi_pool_{what}_bytes{pool}"] for what in ("available", "size"))
+        assert 0 < next(room) <= next(room)
         assert shown[f"sidemount_csi_pool_age_seconds{pool}"] < 60
         assert undocumented(shown) == set()
     finally:
