@@ -109,8 +109,10 @@ class FakeKubelet:
         time.sleep(_LOOK_S)
         self.node.run("mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", comm)
         run = self.runs[uid] = _Run(pod, comm, self.node.work / f"container-{uid}.log")
-        bound = {**pod, "spec": {**pod["spec"], "nodeName": self.node_name}}
-        run.pod = self.api.put(bound)
+        bound = self.api.bind(key, uid, self.node_name)
+        if bound is None:
+            return  # deleted meanwhile: `_collect` takes away what was made for it
+        run.pod = bound
         self._start(run)
         self._tell(key, run)
 

@@ -74,6 +74,14 @@ class PodApi:
             self._tell(kind, manifest)
             return manifest
 
+    def bind(self, key: Key, uid: str, node_name: str) -> Manifest | None:
+        """Say where a pod runs, if it is still that one; None if it is gone."""
+        with self.changed:
+            pod = self.pods.get(key)
+            if pod is None or pod["metadata"]["uid"] != uid:
+                return None
+            return self.put({**pod, "spec": {**pod["spec"], "nodeName": node_name}})
+
     def status(self, key: Key, uid: str, status: Manifest) -> None:
         """Write the status of a pod, if it is still that one."""
         with self.changed:
