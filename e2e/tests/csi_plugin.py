@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Callable
 from contextlib import suppress
 
 from e2e.cluster.kubectl import Json
@@ -53,6 +54,16 @@ class Plugin:
                     if _KEEPER in file.read().decode(errors="replace").split("\0"):
                         found[_KEEPER] = number
         return found
+
+    def times(self, event: str) -> Callable[[], int]:
+        """Return what counts how often the pod that runs now has told of an event from now on, without the API server."""
+        running = _Running(self.path, self.ready())
+
+        def count() -> int:
+            return sum(message.get("event") == event for message in running.told("node"))
+
+        before = count()
+        return lambda: count() - before
 
     def kill(self, which: str) -> bool:
         """Kill one of them; False if it does not run."""

@@ -265,6 +265,40 @@ def _evict(servant: MountPod) -> None:
     servant.namespace.api.run("create", "--raw", f"{where}/eviction", "-f", "-", text=order)
 
 
+def test_what_is_opened_anew_works_when_plugin_and_daemon_die_at_once(stage: CsiStage) -> None:
+    """S0-29, S3-01: both holders of the descriptor are gone; the volume is mounted anew, and a running container sees it."""
+    pod, plugin = stage.pod(sub_path=False), Plugin(stage.world.path, stage.cluster)
+    stage.survive(
+        pod,
+        "plugin and mount pod's container killed at once",
+        lambda: _both_killed(pod, plugin),
+        keeps=False,
+        anew=1,
+    )
+    stage.end(pod)
+
+
+def _both_killed(pod: ServedPod, plugin: Plugin) -> None:
+    plugin.ready()
+    first = pod.mount_pod().first_process(DAEMON)
+    kill(signal.SIGKILL, *plugin.processes().values(), first)
+    plugin.ready()
+
+
+@pytest.mark.slow
+def test_a_mount_pod_that_hangs_is_started_again_and_keeps_no_pod_from_ending(stage: CsiStage) -> None:
+    pod = stage.pod()
+    stage.survive(pod, "every process of the mount pod hung", lambda: _all_stopped(pod), anew=1)
+    _all_stopped(pod)
+    began = time.monotonic()
+    stage.end(pod)
+    assert time.monotonic() - began < GONE_S
+
+
+def _all_stopped(pod: ServedPod) -> None:
+    kill(signal.SIGSTOP, *pod.mount_pod().family(DAEMON))
+
+
 # The node ----------------------------------------------------------------------------------------------
 
 
@@ -303,3 +337,33 @@ def _back(pod: ServedPod) -> None:
     cluster = pod.path.cluster
     assert wait_for(pod.is_reached, RECOVERED_S), pod.described("is not reached")
     assert wait_for(lambda: answers(cluster) and node_is_ready(cluster, pod.node.name), RECOVERED_S)
+
+
+@pytest.mark.slow
+def test_a_volume_needs_no_api_server(stage: CsiStage) -> None:
+    """Served on while it is away, whoever dies: what serves, the mount pod's container, the plugin."""
+    pod, plugin = stage.pod(), Plugin(stage.world.path, stage.cluster)
+    event = "plugin, then mount pod's container killed while the API server is away"
+    stage.survive(pod, event, lambda: _without_api_server(pod, plugin), anew=1)
+    stage.end(pod)
+
+
+def _without_api_server(pod: ServedPod, plugin: Plugin) -> None:
+    plugin.ready()
+    cluster = pod.path.cluster
+    of_plugin, first, back = (
+        plugin.processes(),
+        pod.mount_pod().first_process(DAEMON),
+        plugin.times("came_back"),
+    )
+    cluster.stop("kube-apiserver")
+    try:
+        kill(signal.SIGKILL, of_plugin["plugin"])
+        pod.writes_on()
+        assert wait_for(lambda: back() > 0, RECOVERED_S), "no keeper has it back"
+        kill(signal.SIGKILL, first)
+        pod.writes_on()
+    finally:
+        cluster.start("kube-apiserver")
+    assert wait_for(lambda: answers(cluster) and node_is_ready(cluster, pod.node.name), RECOVERED_S)
+    plugin.ready()
