@@ -25,6 +25,9 @@ _STEADY_S = 10.0
 _END_S = 5.0
 _SEND_BUFFER = 4 << 20
 _ANSWER_SLACK_S = 1.5
+_WATCH_S = 3.0
+_BEGINS_S = 60.0
+_LATE_S = 1.0
 _NO_KEEPER = "the keeper has just ended, another one is starting"
 
 
@@ -95,7 +98,8 @@ class KeeperLink:
         self._line: socket.socket | None = None
         self._unsent: list[bytes] = []
         self._is_stopped = False
-        self._started_at = 0.0
+        self._started_at = self._heard_at = 0.0
+        self._watching: asyncio.Task[None] | None = None
         self._pause_s = _RESTART_FIRST_S
         self._restart: asyncio.TimerHandle | None = None
         self.starts = 0
@@ -139,6 +143,8 @@ class KeeperLink:
         self._started_at = time.monotonic()
         self.starts += 1
         asyncio.get_running_loop().add_reader(ours, self._read)
+        if self._watching is None:
+            self._watching = asyncio.get_running_loop().create_task(self._watch())
         for kept in self._kept.values():
             self._tell_keep(kept)
         for name in self._dropping:
@@ -147,6 +153,8 @@ class KeeperLink:
     async def stop(self) -> None:
         """End the keeper without touching any mount."""
         self._is_stopped = True
+        if self._watching is not None:
+            self._watching.cancel()
         if self._restart is not None:
             self._restart.cancel()
         self._hang_up()
@@ -260,6 +268,7 @@ class KeeperLink:
             if not datagram:
                 self._keeper_gone()
                 return
+            self._heard_at = time.monotonic()
             try:
                 self._take(*words.read(datagram))
             except BadMessage as error:
@@ -307,6 +316,25 @@ class KeeperLink:
         except HostFailure as error:
             self._log.error("keeper_not_started", fault=str(error))
             self._restart = asyncio.get_running_loop().call_later(self._pause_s, self._start_again)
+
+    async def _watch(self) -> None:
+        """Kill a keeper that hangs: its successor takes everything over, as from one that has died."""
+        while True:
+            await asyncio.sleep(_WATCH_S)
+            asked_at = time.monotonic()
+            try:
+                await self.check("")  # of no volume: it is answered at once
+            except NotReady:
+                if self._is_silent_since(asked_at):
+                    self._log.error("keeper_hangs", consequence="it is killed, and another one takes over")
+                    self._kill()
+
+    def _is_silent_since(self, asked_at: float) -> bool:
+        """Tell whether a keeper that has begun has said nothing; not if it was us who were away."""
+        now = time.monotonic()
+        has_begun = self._heard_at > self._started_at or now - self._started_at > _BEGINS_S
+        was_away = now - asked_at > self._check_s + _ANSWER_SLACK_S + _LATE_S
+        return self._line is not None and has_begun and self._heard_at < asked_at and not was_away
 
     def _kill(self) -> None:
         if self._process is not None and self._process.poll() is None:

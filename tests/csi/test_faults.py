@@ -118,6 +118,29 @@ def test_a_killed_keeper_is_replaced_and_takes_the_descriptors_back(plugin: Plug
     assert plugin.leftovers() == []
 
 
+def test_a_keeper_that_hangs_is_replaced(node: MountNode) -> None:
+    """Nobody waits for it for ever, and no application sees it."""
+    plugin = Plugin(node, flags=("--stats-timeout-seconds", "1"))
+    try:
+        plugin.start()
+        plugin.publish()
+        plugin.publish("other")
+        daemons, mounts = plugin.daemons(), plugin.mount_ids()
+        with Writer(plugin.seen()) as writer:
+            hanging = plugin.keeper()
+            os.kill(hanging, signal.SIGSTOP)
+            plugin.unpublish("other")
+            assert plugin.keeper() != hanging
+            plugin.publish()
+            writer.goes_on()
+        assert set(plugin.daemons()) < set(daemons)
+        assert set(plugin.mount_ids()) < set(mounts)
+        plugin.unpublish()
+        assert plugin.leftovers() == []
+    finally:
+        plugin.end()
+
+
 def test_a_daemon_that_is_killed_whole_is_continued_by_another(plugin: Plugin) -> None:
     """S4-30 and takeover: an open file goes on, over the same mount."""
     plugin.publish()
