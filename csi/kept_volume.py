@@ -5,6 +5,7 @@ import errno
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from sidemount.host.disposable import Reporter
@@ -23,6 +24,8 @@ _STATISTICS = "statistics"
 _SILENT_S = 6.0
 _UNSEEN_S = 1.0
 _LOOK_AGAIN_S = 0.5
+_CHILD_ENDS_S = 1.0
+_CHILD_LOOK_S = 0.002
 
 # Phase, fault, abnormal, hung, generation, lacks; how often it was interrupted, and the last time.
 Status = tuple[str, str, str, str, int, str, Interrupted]
@@ -50,6 +53,7 @@ class KeptVolume(VolumeKeeper):
         self._changed = changed
         self._check_s = check_s
         self._askers: list[Answered] = []
+        self._is_late = False  # who was asked last may never end
         view = View(name=view_name(spec.volume, "", spec.read_only), read_only=spec.read_only)
         super().__init__(
             KeeperMount(spec=spec, views=(view,)),
@@ -125,18 +129,35 @@ class KeptVolume(VolumeKeeper):
         if self._askers:
             self._askers.append(answered)
             return
+        self._askers.append(answered)
+        self._ask_when_free(time.monotonic() + (0.0 if self._is_late else _CHILD_ENDS_S))
+
+    def _ask_when_free(self, until: float) -> None:
+        """Ask when the child that was asked last has ended: a moment after its answer, or never if it had none."""
+        state = self.state
+        state.jobs.reap()
+        if not self._askers:
+            return  # unpublished meanwhile
         if state.jobs.is_busy(_STATISTICS):
-            answered(Outcome(fault="an earlier question has no answer yet", is_late=True), None)
+            if time.monotonic() < until:
+                state.around.loop.call_later(_CHILD_LOOK_S, partial(self._ask_when_free, until))
+            else:
+                self._answer(Outcome(fault="an earlier question has no answer yet", is_late=True))
             return
         try:
             root = state.places.open_root()
         except HostFailure as error:
             if state.session.phase is Phase.SERVING:
                 self._missing()  # somebody has taken it away: have it shown again
-            answered(Outcome(fault=str(error), errno=error.errno or errno.EIO), None)
+            self._answer(Outcome(fault=str(error), errno=error.errno or errno.EIO))
             return
-        self._askers.append(answered)
         self._ask(root)
+
+    def _answer(self, outcome: Outcome, found: dict[str, int] | None = None) -> None:
+        """Answer everybody who waits."""
+        askers, self._askers = self._askers, []
+        for asker in askers:
+            asker(outcome, found)
 
     def _ask(self, root: int) -> None:
         found: dict[str, int] = {}
@@ -145,9 +166,8 @@ class KeptVolume(VolumeKeeper):
             found.update(message["found"])
 
         def on_end(outcome: Outcome) -> None:
-            askers, self._askers = self._askers, []
-            for asker in askers:
-                asker(outcome, None if outcome.fault else found)
+            self._is_late = outcome.is_late
+            self._answer(outcome, None if outcome.fault else found)
 
         work = Work(
             run=statistics_work(root, self.state.spec.volume),
@@ -163,9 +183,7 @@ class KeptVolume(VolumeKeeper):
     def close(self) -> None:
         """Listen no more, and leave nobody waiting."""
         self.state.jobs.cancel(_STATISTICS)
-        askers, self._askers = self._askers, []
-        for asker in askers:
-            asker(Outcome(fault="the volume is unpublished", errno=errno.ENOENT), None)
+        self._answer(Outcome(fault="the volume is unpublished", errno=errno.ENOENT))
         super().close()
 
     def is_reaped(self) -> bool:
