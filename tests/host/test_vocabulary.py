@@ -34,7 +34,7 @@ def test_what_is_written_is_read() -> None:
     ],
 )
 def test_nothing_else_is_taken_for_a_word(datagram: bytes) -> None:
-    with pytest.raises(BadMessage, match="^one and another: "):
+    with pytest.raises(BadMessage, match=r"^one and another: "):
         WORDS.read(datagram)
 
 
