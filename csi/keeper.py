@@ -22,7 +22,7 @@ from sidemount.host.fusectl import FuseControl
 from sidemount.host.jobs import Job, Jobs, Message, Outcome, Room, Work
 from sidemount.host.limits import Limits
 from sidemount.host.logs import EventLog, log
-from sidemount.host.loop import Loop
+from sidemount.host.loop import Loop, Timer
 from sidemount.host.mount_table import OwnedBy, detach_layers
 from sidemount.host.own_descriptors import raise_descriptor_limit
 from sidemount.host.session import Phase
@@ -77,7 +77,7 @@ class NodeKeeper:
         self._journal = journal
         self._check_s = check_s
         self._volumes: dict[str, KeptVolume] = {}
-        self._dropping: set[str] = set()
+        self._dropping: dict[str, Timer] = {}  # until they are given up
         self._closed: list[KeptVolume] = []  # whose children may not have ended yet
         self._unsent: list[bytes] = []
         self._around = Surroundings(
@@ -210,8 +210,8 @@ class NodeKeeper:
         if volume is None:
             self._send(words.written(words.DROPPED, name=name))
         elif name not in self._dropping:
-            self._dropping.add(name)
-            self._loop.call_later(_DROP_MOST_S, partial(self._give_up, name, volume))
+            give_up = partial(self._give_up, name, volume)
+            self._dropping[name] = self._loop.call_later(_DROP_MOST_S, give_up)
             volume.drop()
 
     def _give_up(self, name: str, volume: KeptVolume) -> None:
@@ -227,7 +227,9 @@ class NodeKeeper:
 
     def _forget(self, name: str) -> None:
         volume = self._volumes.pop(name, None)
-        self._dropping.discard(name)
+        patience = self._dropping.pop(name, None)
+        if patience is not None:
+            patience.cancel()
         if volume is None:
             return
         try:
