@@ -23,6 +23,7 @@ _RECORDS = "cd {state} 2>/dev/null && find targets run -mindepth 1 -maxdepth 1 2
 def nothing_left(path: CsiPath, *nodes: RunningNode) -> Iterator[None]:
     """See that there is nothing on the nodes afterwards that was not there before, no mount pod, and nothing new in the pool."""
     nodes = nodes or (path.cluster,)
+    path.roll_out()  # what is there has to be all that belongs there
     before = {node.name: _look(node) for node in nodes}
     pool = path.in_pool()
     yield

@@ -97,6 +97,7 @@ class WitnessPod:
     def processes(self, container: str) -> dict[int, int]:
         """Return a container's processes: the numbers that they have here by those that they have in it."""
         identity = container_ids(self.look())[container].partition("://")[2]
+        assert identity, f"{container} of {self.name} was not started yet"
         found = {}
         for directory in self._cgroups().rglob(identity):
             for number in (directory / "cgroup.procs").read_text().split():
