@@ -16,6 +16,13 @@ _STATE = "/run/sidemount/csi"
 _NAMES = re.compile(
     r"[0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12}|[0-9a-f]{64}|(?<=kube-api-access-)\w{5}"
 )
+# Directories of volumes that were never mounted, or are not any more: all that is in them is kubelet's own file.
+_REMAINS = """
+for at in /var/lib/kubelet/pods/*/volumes/kubernetes.io~csi/*; do
+  if [ "$(ls -A "$at" 2>/dev/null)" = vol_data.json ]; then echo "$at"; fi
+done
+"""
+_FORGOTTEN_S = 60.0
 _RECORDS = "cd {state} 2>/dev/null && find targets run -mindepth 1 -maxdepth 1 2>/dev/null || true"
 
 
@@ -38,6 +45,21 @@ def nothing_left(path: CsiPath, *nodes: RunningNode) -> Iterator[None]:
         return not left
 
     assert wait_for(is_settled, _SETTLED_S), "left:\n" + "\n".join(left) + "\n" + path.told()
+
+
+def clear_forgotten(node: RunningNode) -> None:
+    """Remove what kubelet forgets of pods that were deleted while it knew no driver: it never mounted their volumes, so it never unmounts them.
+
+    See kubernetes/kubernetes#105536. No pod that is to live may be there; what kubelet is still at work with has time to go.
+    """
+    if wait_for(lambda: not _remains(node), _FORGOTTEN_S):
+        return
+    for place in _remains(node):
+        node.on_node("rm", "-f", f"{place}/vol_data.json")
+
+
+def _remains(node: RunningNode) -> list[str]:
+    return node.on_node("sh", "-c", _REMAINS).split()
 
 
 def records(node: RunningNode) -> list[str]:

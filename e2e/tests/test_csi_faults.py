@@ -21,7 +21,7 @@ from e2e.cluster.running import RunningCluster
 from e2e.cluster.waiting import wait_for
 from e2e.tests.conftest import in_namespace, named_after
 from e2e.tests.csi_plugin import Plugin
-from e2e.tests.csi_rest import nothing_left
+from e2e.tests.csi_rest import clear_forgotten, nothing_left
 from e2e.tests.csi_witness import DAEMON, CsiStage, MountPod, ServedPod
 from e2e.tests.csi_world import CSI, CsiPath, World, claim, user_pod
 from e2e.tests.fault_table import Row, render, write_page
@@ -185,6 +185,7 @@ def _storm(world: World, plugin: Plugin, for_s: float) -> None:
     assert wait_for(lambda: not ({each["metadata"]["name"] for each in world.pods()} & ours), GONE_S), (
         world.pods()
     )
+    clear_forgotten(plugin.node)
 
 
 # The mount pod -----------------------------------------------------------------------------------------
