@@ -215,7 +215,8 @@ class Pools:
                     await self._settle(name, store)
             self._is_settled_once.set()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), _SETTLE_S)
+                async with asyncio.timeout(_SETTLE_S):
+                    await self._wake.wait()
             self._wake.clear()
 
     async def _settle(self, pool: str, store: VolumeStore) -> None:

@@ -197,7 +197,8 @@ class KeeperLink:
             done = self._dropping[name] = asyncio.get_running_loop().create_future()
         # Also again, if nothing came of it the first time.
         self._send(words.written(words.DROP, name=name))
-        await asyncio.wait_for(asyncio.shield(done), timeout_s)
+        async with asyncio.timeout(timeout_s):
+            await asyncio.shield(done)
 
     def status(self, name: str) -> VolumeStatus:
         """Return how a volume is."""
@@ -226,7 +227,8 @@ class KeeperLink:
         self._questions[number] = answer
         try:
             self._send(datagram)
-            return await asyncio.wait_for(answer, self._check_s + _ANSWER_SLACK_S)
+            async with asyncio.timeout(self._check_s + _ANSWER_SLACK_S):
+                return await answer
         except TimeoutError:
             raise NotReady("the keeper does not answer", hint="try again") from None
         finally:

@@ -132,7 +132,8 @@ class Nursery:
         self._orders[number] = answer
         try:
             socket.send_fds(self._line, [order], [output])
-            return await asyncio.wait_for(answer, _ANSWER_S)
+            async with asyncio.timeout(_ANSWER_S):
+                return await answer
         except TimeoutError:
             self._log.error("nursery_hangs", consequence="daemons are started without it")
         except OSError as error:
@@ -149,7 +150,8 @@ class Nursery:
         if known is None:
             return _UNKNOWN
         try:
-            return await asyncio.wait_for(known, _CODE_S)
+            async with asyncio.timeout(_CODE_S):
+                return await known
         except TimeoutError:
             return _UNKNOWN
         finally:

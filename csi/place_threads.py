@@ -33,10 +33,11 @@ class PlaceThreads:
             raise self._no_answer(place)
         answer = self._start(place, work)
         try:
-            return await asyncio.wait_for(asyncio.shield(answer), self._answer_s)
+            async with asyncio.timeout(self._answer_s):
+                return await asyncio.shield(answer)
         except TimeoutError:
-            if answer.done():  # what the work itself has raised
-                raise
+            if answer.done():  # it came at the last moment, or the work itself has raised it
+                return answer.result()
             self._counted(self._stuck, place, answer)
             raise self._no_answer(place, f" within {self._answer_s:g} s") from None
 

@@ -216,7 +216,8 @@ class PodLauncher:
                 wait_s = target.failed()
                 self._log.error("pod_step_failed", pod=target.record.name, exc_info=True)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(target.event.wait(), wait_s)
+                async with asyncio.timeout(wait_s):
+                    await target.event.wait()
 
     async def _step(self, target: _Target) -> float:
         """Do what is next; return how long nothing need be done unless something changes. Raises VolumeError."""
@@ -318,7 +319,8 @@ class PodLauncher:
                         f"its mount pod {namespace}/{name} is still being deleted", hint="try again"
                     )
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(event.wait(), _LOOK_S)
+                    async with asyncio.timeout(_LOOK_S):
+                        await event.wait()
         finally:
             self._gone.pop(name, None)
 

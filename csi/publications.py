@@ -334,7 +334,8 @@ class Publications:
 
     async def _wait_ready(self) -> None:
         try:
-            await asyncio.wait_for(self._is_ready.wait(), _READY_S)
+            async with asyncio.timeout(_READY_S):
+                await self._is_ready.wait()
         except TimeoutError:
             raise NotReady("the node service is still starting", hint="try again") from None
 

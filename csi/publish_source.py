@@ -62,7 +62,8 @@ async def _looked(path: str, pool: str, within_s: float) -> int | None:
     # A thread of its own, not one of the few that everybody else needs.
     threading.Thread(target=look, name="look", daemon=True).start()
     try:
-        return await asyncio.wait_for(asyncio.shield(answer), within_s)
+        async with asyncio.timeout(within_s):
+            return await asyncio.shield(answer)
     except TimeoutError:
         if answer.done():
             return answer.result()

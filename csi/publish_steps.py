@@ -178,7 +178,8 @@ class PublishSteps:
                 if time.monotonic() > until:
                     raise _late(record, status, ended, self._mount_timeout_s)
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(event.wait(), _LOOK_AGAIN_S)
+                    async with asyncio.timeout(_LOOK_AGAIN_S):
+                        await event.wait()
         finally:
             self._events.pop(record.name, None)
 

@@ -105,7 +105,8 @@ class SecretFiles:
 
         threading.Thread(target=run, name="secret-files", daemon=True).start()
         try:
-            return await asyncio.wait_for(asyncio.shield(answer), self._within_s)
+            async with asyncio.timeout(self._within_s):
+                return await asyncio.shield(answer)
         except TimeoutError:
             if answer.done():
                 return answer.result()
