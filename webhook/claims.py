@@ -92,5 +92,9 @@ def _request(volume: str, claim: str, where: str, *, read_only: bool) -> VolumeR
 
 def _is_ours(namespace: str, name: str, facts: Facts) -> bool:
     claim = facts.claim(namespace, name)
-    volume = facts.volume(claim.volume) if claim is not None and claim.volume else None
+    if claim is None:
+        return False
+    if not claim.volume:  # it may wait for this very pod
+        return bool(claim.storage_class) and facts.provisioner(claim.storage_class) == CSI_DRIVER
+    volume = facts.volume(claim.volume)
     return volume is not None and volume.driver == CSI_DRIVER

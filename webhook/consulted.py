@@ -72,6 +72,12 @@ class Consulted:
         self._answers["claim", namespace, name] = answer
         return answer
 
+    def provisioner(self, storage_class: str) -> str:
+        """Return the driver that makes the volumes of a StorageClass."""
+        answer = self._facts.provisioner(storage_class)
+        self._answers["provisioner", storage_class] = answer
+        return answer
+
     def limit_ranges(self, namespace: str) -> tuple[LimitRangeFacts, ...]:
         """Return every LimitRange of a namespace."""
         answer = self._facts.limit_ranges(namespace)

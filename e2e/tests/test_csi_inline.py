@@ -14,6 +14,7 @@ from e2e.tests.csi_world import (
     SHOWN,
     CsiPath,
     World,
+    claim,
     user_pod,
 )
 from sidemount.model.names import (
@@ -78,6 +79,23 @@ def test_an_annotated_pod_of_a_restricted_namespace_has_its_volumes(world: World
     assert wait_for(world.path.is_idle, GONE_S), world.path.told()
     on_node = world.path.cluster.on_node("sh", "-c", f"cd {SHOWN} && find . -type f | sort")
     assert on_node.split() == ["./owners/kept", "./owners/part/found", "./plain/kept"]
+
+
+@restricted
+def test_a_claim_that_waits_for_its_pod_is_mounted_so_that_it_may_be_mounted_anew(world: World) -> None:
+    """When the pod is created nothing but the claim's StorageClass tells whose volume it will have."""
+    world.make(claim("data"), user_pod("user", {"data": "data"}))
+    world.runs("user")
+    made = world.pod("user")
+    assert made is not None
+    (mount,) = (each for each in made["spec"]["containers"][0]["volumeMounts"] if each["name"] == "data")
+    assert mount["mountPropagation"] == "HostToContainer"
+    assert [each for each in made["spec"]["volumes"] if each["name"] == "data"] == [
+        {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}
+    ]
+    world.gone("user")
+    world.unclaim("data")
+    assert wait_for(world.path.is_idle, GONE_S), world.path.told()
 
 
 def _class(name: str, spec: Json) -> Json:

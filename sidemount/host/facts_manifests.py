@@ -51,9 +51,10 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True)
 class StorageClassFacts:
-    """One StorageClass: known by name only; its parameters reach us through PersistentVolumes."""
+    """One StorageClass: who makes its volumes. Its parameters reach us through PersistentVolumes."""
 
     name: str
+    provisioner: str = ""
 
 
 Fact = (
@@ -182,8 +183,10 @@ def _claim_of(claim: Mapping[str, Any]) -> tuple[str, str] | None:
 
 def _claim(manifest: Mapping[str, Any]) -> ClaimFacts:
     _, namespace, name = identify(manifest)
-    volume = _text(_mapping(manifest, "spec"), "volumeName", "spec.volumeName")
-    return ClaimFacts(namespace=namespace, name=name, volume=volume)
+    spec = _mapping(manifest, "spec")
+    volume = _text(spec, "volumeName", "spec.volumeName")
+    storage_class = "" if volume else _text(spec, "storageClassName", "spec.storageClassName")
+    return ClaimFacts(namespace=namespace, name=name, volume=volume, storage_class=storage_class)
 
 
 def _csi_driver(manifest: Mapping[str, Any]) -> CsiDriverFacts:
@@ -220,7 +223,7 @@ def _node(manifest: Mapping[str, Any]) -> NodeFacts | None:
 
 
 def _storage_class(manifest: Mapping[str, Any]) -> StorageClassFacts:
-    return StorageClassFacts(identify(manifest)[2])
+    return StorageClassFacts(identify(manifest)[2], _text(manifest, "provisioner", "provisioner"))
 
 
 def _limit_range(manifest: Mapping[str, Any]) -> LimitRangeFacts | None:

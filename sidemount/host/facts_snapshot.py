@@ -6,7 +6,7 @@ from decimal import Decimal
 from types import MappingProxyType
 from typing import TypeVar
 
-from sidemount.host.facts_manifests import CsiDriverFacts, Fact, NodeFacts
+from sidemount.host.facts_manifests import CsiDriverFacts, Fact, NodeFacts, StorageClassFacts
 from sidemount.model.driver_class import DriverClass
 from sidemount.model.facts import (
     ClaimFacts,
@@ -31,6 +31,7 @@ class FactsSnapshot:
     volumes: Mapping[str, VolumeFacts] = field(default_factory=dict)
     handles: Mapping[tuple[str, str], tuple[VolumeFacts, ...]] = field(default_factory=dict)
     claims: Mapping[tuple[str, str], ClaimFacts] = field(default_factory=dict)
+    storage_classes: Mapping[str, StorageClassFacts] = field(default_factory=dict)
     ranges: Mapping[str, tuple[LimitRangeFacts, ...]] = field(default_factory=dict)
     quota_facts: Mapping[str, tuple[QuotaFacts, ...]] = field(default_factory=dict)
     cluster_facts: ClusterFacts = field(default_factory=ClusterFacts)
@@ -64,6 +65,11 @@ class FactsSnapshot:
     def claim(self, namespace: str, name: str) -> ClaimFacts | None:
         """Return the claim of that namespace and name."""
         return self.claims.get((namespace, name))
+
+    def provisioner(self, storage_class: str) -> str:
+        """Return the driver that makes the volumes of a StorageClass, "" if that is not known."""
+        found = self.storage_classes.get(storage_class)
+        return found.provisioner if found is not None else ""
 
     def limit_ranges(self, namespace: str) -> tuple[LimitRangeFacts, ...]:
         """Return every LimitRange of a namespace, sorted by name."""
@@ -99,6 +105,7 @@ def index_facts(facts: Iterable[Fact], faults: tuple[SourceFault, ...], number: 
     namespaces: dict[str, NamespaceFacts] = {}
     volumes: dict[str, VolumeFacts] = {}
     claims: dict[tuple[str, str], ClaimFacts] = {}
+    storage_classes: dict[str, StorageClassFacts] = {}
     drivers: list[CsiDriverFacts] = []
     nodes: list[NodeFacts] = []
     ranges: list[LimitRangeFacts] = []
@@ -113,6 +120,8 @@ def index_facts(facts: Iterable[Fact], faults: tuple[SourceFault, ...], number: 
                 volumes[fact.name] = fact
             case ClaimFacts():
                 claims[fact.namespace, fact.name] = fact
+            case StorageClassFacts():
+                storage_classes[fact.name] = fact
             case CsiDriverFacts():
                 drivers.append(fact)
             case NodeFacts():
@@ -127,6 +136,7 @@ def index_facts(facts: Iterable[Fact], faults: tuple[SourceFault, ...], number: 
         volumes=MappingProxyType(volumes),
         handles=MappingProxyType(_grouped((volumes[name] for name in sorted(volumes)), _handle)),
         claims=MappingProxyType(claims),
+        storage_classes=MappingProxyType(storage_classes),
         ranges=MappingProxyType(_grouped(sorted(ranges, key=_name), _namespace)),
         quota_facts=MappingProxyType(_grouped(sorted(quotas, key=_name), _namespace)),
         cluster_facts=cluster_of(drivers, nodes),

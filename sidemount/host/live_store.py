@@ -23,6 +23,7 @@ from sidemount.host.live_kinds import (
     NODE,
     PERSISTENT_VOLUME,
     RESOURCE_QUOTA,
+    STORAGE_CLASS,
     Key,
     LiveKind,
     key_of,
@@ -278,6 +279,8 @@ class LiveStore:
                 return replace(snapshot, volumes=objects, handles=groups)
             case CLAIM.name:
                 return replace(snapshot, claims=objects)
+            case STORAGE_CLASS.name:
+                return replace(snapshot, storage_classes=objects)
             case LIMIT_RANGE.name:
                 return replace(snapshot, ranges=groups)
             case RESOURCE_QUOTA.name:
@@ -289,7 +292,7 @@ class LiveStore:
                 )
                 same = cluster == snapshot.cluster_facts
                 return snapshot if same else replace(snapshot, cluster_facts=cluster)
-        return snapshot  # StorageClasses state nothing that a decision reads
+        return snapshot
 
 
 def _differs(objects: ShardedMap[Key, Change], key: Key, change: Change) -> bool:

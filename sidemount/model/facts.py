@@ -38,11 +38,12 @@ class VolumeFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimFacts:
-    """One PersistentVolumeClaim. `volume` is "" while it is unbound."""
+    """One PersistentVolumeClaim. `volume` is "" while it is unbound; only then is `storage_class` told, "" if it has none."""
 
     namespace: str
     name: str
     volume: str = ""
+    storage_class: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +94,10 @@ class Facts(Protocol):
         ...
 
     def claim(self, namespace: str, name: str) -> ClaimFacts | None: ...
+    def provisioner(self, storage_class: str) -> str:
+        """Return the driver that makes the volumes of a StorageClass, "" if that is not known."""
+        ...
+
     def limit_ranges(self, namespace: str) -> tuple[LimitRangeFacts, ...]: ...
     def quotas(self, namespace: str) -> tuple[QuotaBounds, ...]: ...
     def has_room(self, namespace: str, quota: str, resource: str, amount: str) -> bool:

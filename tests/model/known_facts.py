@@ -48,6 +48,9 @@ class KnownFacts:
     def claim(self, namespace: str, name: str) -> ClaimFacts | None:
         return next((c for c in self.claims if (c.namespace, c.name) == (namespace, name)), None)
 
+    def provisioner(self, storage_class: str) -> str:
+        return ""
+
     def limit_ranges(self, namespace: str) -> tuple[LimitRangeFacts, ...]:
         return ()
 

@@ -120,7 +120,22 @@ def test_csi_is_told_to_show_what_is_mounted_later_unless_the_user_chose() -> No
     assert mutated(reviewed.after).patch == []
 
 
-@pytest.mark.parametrize("claim", ["block", "pending", "never-heard-of"])
+def test_a_claim_that_waits_for_its_first_pod_is_left_to_csi_and_sees_what_is_mounted_later() -> None:
+    """With WaitForFirstConsumer nothing but its StorageClass tells whose volume it will have."""
+    pod = pod_of(("m", "waiting"))
+    reviewed = mutated(pod)
+    assert reviewed.outcome.reason.value == "LeftToCsi"
+    assert "not bound" in reviewed.outcome.volumes[0].message
+    expected = copy.deepcopy(pod["spec"])
+    expected["containers"][0]["volumeMounts"][0]["mountPropagation"] = "HostToContainer"
+    assert reviewed.after["spec"] == expected
+    assert mutated(reviewed.after).patch == []
+    assert validated(reviewed.after).outcome.allowed
+
+
+@pytest.mark.parametrize(
+    "claim", ["block", "pending", "never-heard-of", "waiting-for-a-disk", "waiting-for-nobody"]
+)
 def test_a_claim_of_anybody_else_is_no_business_of_ours(claim: str) -> None:
     reviewed = mutated(pod_of(("m", claim)))
     assert reviewed.reason == "NotRequested"

@@ -100,22 +100,30 @@ def test_where_injection_is_not_open_a_claim_is_as_it_was(admitting: Admitting, 
     _left(admitting, claiming("reader", closed))
 
 
-@pytest.mark.parametrize("is_late", [False, True], ids=["unbound", "wait-for-first-consumer"])
-def test_a_claim_that_is_not_bound_is_left_alone(admitting: Admitting, ml: str, is_late: bool) -> None:
-    """Where the volume comes from is known only once the pod has a node: CSI serves it then."""
-    name = f"{ml}-late"
-    if is_late:
-        admitting.api.create(
-            {
-                "apiVersion": "storage.k8s.io/v1",
-                "kind": "StorageClass",
-                "metadata": {"name": name},
-                "provisioner": "csi.sidemount.io",
-                "volumeBindingMode": "WaitForFirstConsumer",
-            }
-        )
-    admitting.api.create(claim(ml, storage_class=name if is_late else ""))
+def test_a_claim_that_is_not_bound_is_left_alone(admitting: Admitting, ml: str) -> None:
+    admitting.api.create(claim(ml))
     _left(admitting, claiming("reader", ml))
+
+
+def test_a_claim_that_waits_for_its_pod_is_left_to_csi(admitting: Admitting, ml: str) -> None:
+    """Where the volume comes from is known only once the pod has a node: its StorageClass tells that it will be ours."""
+    name = f"{ml}-late"
+    admitting.api.create(
+        {
+            "apiVersion": "storage.k8s.io/v1",
+            "kind": "StorageClass",
+            "metadata": {"name": name},
+            "provisioner": "csi.sidemount.io",
+            "volumeBindingMode": "WaitForFirstConsumer",
+        }
+    )
+    admitting.api.create(claim(ml, storage_class=name))
+    asked = claiming("reader", ml)
+    found, _ = admitting.create(asked)
+    assert ours(found) == []
+    assert found["spec"]["volumes"][0] == asked["spec"]["volumes"][0]
+    assert found["spec"]["containers"][0]["volumeMounts"][0]["mountPropagation"] == "HostToContainer"
+    assert '"LeftToCsi"' in found["metadata"]["annotations"]["sidemount.io/status"]
 
 
 def test_a_claim_that_is_not_there_is_left_to_the_scheduler(admitting: Admitting, ml: str) -> None:
