@@ -97,7 +97,6 @@ def test_the_public_suite_finds_nothing_where_daemons_are_in_pods(
     _check(with_pods, csi_sanity, 25)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "parameters",
     [
@@ -115,7 +114,6 @@ def test_the_public_suite_with_parameters(
         _check(plugin, csi_sanity, seed, "--csi.testvolumeparameters", str(file))
 
 
-@pytest.mark.slow
 def test_the_public_suite_with_secrets_which_are_nowhere_afterwards(
     plugin: Controlled, csi_sanity: Path
 ) -> None:
