@@ -80,7 +80,7 @@ def _session(name: str, handle: str) -> Json:
         {"name": "own", "existing": {"driver": _DRIVER, "handle": handle, "accessMode": "READ_WRITE_MANY"}, "subPath": f"sessions/{name}"},
         {"name": "mirrors", "existing": {"driver": _DRIVER, "handle": handle, "accessMode": "READ_ONLY_MANY"}, "subPath": "mirrors", "readOnly": True},
     ]  # fmt: skip
-    script = "cat /own/old /mirrors/fish; ls /own; echo mine > /own/mine; echo x > /mirrors/x || echo refused; ls /own/../"
+    script = "exec 2>&1; cat /own/old /mirrors/fish; ls /own; echo mine > /own/mine; echo x > /mirrors/x || echo refused; ls /own/../"
     mounts = [{"name": "own", "mountPath": "/own"}, {"name": "mirrors", "mountPath": "/mirrors"}]
     return pod(
         name,
