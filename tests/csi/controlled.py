@@ -64,7 +64,7 @@ class Controlled(Plugin):
                 *("--pool", str(self.pool), *self.flags),
             ],
             log=self.log,
-            environment=self.environment,
+            environment={"PYTHONFAULTHANDLER": "1", **self.environment},
         )
         eventually(self._is_ready, what=f"ready\n{self.log.read_text()}", timeout_s=30)
         return self

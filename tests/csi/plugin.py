@@ -109,7 +109,7 @@ class Plugin:
                 *("--facts", str(self.node.work / "facts"), *self.flags),
             ],
             log=self.log,
-            environment=self.environment,
+            environment={"PYTHONFAULTHANDLER": "1", **self.environment},
         )
         eventually(self._is_ready, what=f"ready\n{self.log.read_text()}", timeout_s=30)
         return self
@@ -140,7 +140,12 @@ class Plugin:
     def stop(self) -> int:
         """SIGTERM it, and return its exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(30)
+        try:
+            return self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.send_signal(signal.SIGABRT)  # faulthandler's: it says where every thread is
+            self.process.wait(5)
+            raise AssertionError(f"it does not end\n{self.log.read_text()[-20000:]}") from None
 
     # Calls -------------------------------------------------------------------------------------------
 
