@@ -31,7 +31,9 @@ _NETWORK_WORDS = (
     "connection refused",
     "TLS handshake",
 )
-_TOOL = re.compile(r"^\s+(\S+/cmd/\S+)$", re.MULTILINE)
+_TOOL = re.compile(r"^\s+(\S+/\S+)$", re.MULTILINE)
+_ONLY_TOOL = re.compile(r"^tool (\S+/\S+)$", re.MULTILINE)
+_MAJOR = re.compile(r"/v\d+$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,7 @@ class GoModule:
     """A directory with go.mod and go.sum, whose `tool` lines are the programs to build.
 
     `carried`: directories of required modules that are kept beside the programs: module, path in it, name.
+    `root`: where the directory `name` is.
     """
 
     name: str
@@ -46,16 +49,20 @@ class GoModule:
     ldflags: str
     about: str
     carried: tuple[tuple[str, str, str], ...] = ()
+    root: Path = _HERE
 
     @property
     def directory(self) -> Path:
         """Where its files are."""
-        return _HERE / self.name
+        return self.root / self.name
 
     def programs(self) -> tuple[str, ...]:
         """Return the names of what it builds."""
-        _, _, tools = (self.directory / "go.mod").read_text().partition("\ntool (")
-        return tuple(path.rpartition("/")[2] for path in _TOOL.findall(tools.partition("\n)")[0]))
+        text = (self.directory / "go.mod").read_text()
+        _, _, tools = text.partition("\ntool (")
+        found = (*_TOOL.findall(tools.partition("\n)")[0]), *_ONLY_TOOL.findall(text))
+        # The last element of a path that is no major version: what `go build` names the program.
+        return tuple(_MAJOR.sub("", path).rpartition("/")[2] for path in found)
 
     def digest(self) -> str:
         """Return what names the result: the same inputs give the same programs."""

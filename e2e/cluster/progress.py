@@ -5,13 +5,14 @@ import time
 
 
 class Progress:
-    """Prints lines."""
+    """Prints lines. `what` is what is being made."""
 
-    def __init__(self) -> None:
+    def __init__(self, what: str = "cluster") -> None:
+        self._what = what
         self._began = time.monotonic()
 
     def __call__(self, text: str) -> None:
-        print(f"cluster: {self.elapsed_s:6.1f} s  {text}", file=sys.stderr, flush=True)
+        print(f"{self._what}: {self.elapsed_s:6.1f} s  {text}", file=sys.stderr, flush=True)
 
     @property
     def elapsed_s(self) -> float:

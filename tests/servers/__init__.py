@@ -1,0 +1,1 @@
+"""Tests of the object-store servers and of the fault proxy."""
