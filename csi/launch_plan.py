@@ -2,13 +2,12 @@
 
 from csi.pod_launch import PodLaunch
 from csi.records import Launch
-from sidemount.model.command_template import render_command
+from sidemount.model import client_command as template
 from sidemount.model.driver_class import DriverClass
 from sidemount.model.errors import InvalidRequest, PolicyDenied, Reason, shown
 from sidemount.model.mountspec import MountSpec
 from sidemount.model.names import CACHE_PATH, RUN_PATH
 from sidemount.model.nfs_source import nfs_server
-from sidemount.model.options import render_arguments
 from sidemount.model.quantity import parse_quantity
 from sidemount.model.source_uri import shown_source
 
@@ -37,10 +36,12 @@ BASELINE_CAPABILITIES = frozenset(
 def client_command(spec: MountSpec, driver_class: DriverClass, run_root: str, name: str) -> tuple[str, ...]:
     """Return a client's argv. A process of the node finds its files elsewhere than a container: without a `run_root` it is one."""
     run_dir = f"{run_root}/{name}"
-    return render_command(
-        driver_class.command,
+    return template.client_command(
+        driver_class,
         source=spec.source,
-        options=render_arguments(driver_class.options, spec.options),
+        options=spec.options,
+        read_only=spec.read_only,
+        where=f"volume {shown(spec.volume)}",
         secrets=f"{run_dir}/secrets" if run_root else POD_SECRETS_PATH,
         cache=f"{run_dir}/cache" if run_root else CACHE_PATH,
     )

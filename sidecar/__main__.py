@@ -1,9 +1,12 @@
-"""What a container of the pod runs: `python -m sidecar keeper | daemon | probe`; on a node without pods, `nursery`."""
+"""What a container of the pod runs: `python -m sidecar keeper | daemon | probe`; on a node without pods, `nursery`.
+
+A daemon runs `client` for an external client that wants its credentials otherwise than as the Secret's files.
+"""
 
 import signal
 import sys
 
-_COMMANDS = ("keeper", "daemon", "probe", "nursery")
+_COMMANDS = ("keeper", "daemon", "probe", "client", "nursery")
 
 
 def main() -> int:
@@ -26,6 +29,10 @@ def main() -> int:
         from sidecar.probe import main as probe
 
         return probe(sys.argv[2:])
+    if command == "client":
+        from sidecar.client import main as client
+
+        return client(sys.argv[2:])
     if command == "nursery":
         from sidecar.nursery import main as nursery
 

@@ -141,9 +141,9 @@ def _read_secrets(directory: Path) -> list[str]:
     return found
 
 
-def client_argv(command: tuple[str, ...], mountpoint: str) -> tuple[str, ...]:
-    """Return the client's argv: everything but `${mountpoint}` was put in when the volume was resolved."""
-    return tuple(part.replace("${mountpoint}", mountpoint) for part in command)
+def client_argv(command: tuple[str, ...], mountpoint: str, files: str) -> tuple[str, ...]:
+    """Return the client's argv: everything but `${mountpoint}` and `${files}` was put in when the volume was resolved."""
+    return tuple(part.replace("${mountpoint}", mountpoint).replace("${files}", files) for part in command)
 
 
 def _prepare_child() -> None:

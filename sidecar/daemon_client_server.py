@@ -17,8 +17,10 @@ from sidecar.orphaned_mounts import Use
 from sidemount.host.fuse_mount import is_connection_gone
 from sidemount.host.handover import Heartbeat, Hello, Ready
 from sidemount.host.logs import EventLog
+from sidemount.model.client_command import program_of
 from sidemount.model.names import client_place
 
+_FILES = "credentials"  # in the run directory, which is memory and nobody else's
 _WORKED_S = 1.0
 _RESTARTS_MAX = 10
 _WINDOW_S = 60.0
@@ -61,10 +63,9 @@ class ClientServer:
         spec = self._serve.spec
         own = f"{self._settings.mounts_dir}/{client_place(spec.volume)}"
         mountpoint = f"/dev/fd/{self._device}" if self._device >= 0 else own
-        self._client = Client(
-            client_argv(spec.command, mountpoint), self._device, self._settings.secrets, self._log
-        )
-        self._log.info("client_started", program=spec.command[0], pid=self._client.pid)
+        argv = client_argv(spec.command, mountpoint, f"{self._settings.run_dir}/{_FILES}")
+        self._client = Client(argv, self._device, self._settings.secrets, self._log)
+        self._log.info("client_started", program=program_of(spec.command), pid=self._client.pid)
         self._master.tell(Ready(generation=self._serve.generation))
 
     def introduce(self) -> tuple[Hello, int | None]:

@@ -61,7 +61,13 @@ def _command(spec: Fields) -> tuple[str, ...]:
 
 
 def check_placeholders(
-    spec: Fields, command: tuple[str, ...], *, has_options: bool, has_secrets: bool, has_cache: bool
+    spec: Fields,
+    command: tuple[str, ...],
+    *,
+    has_options: bool,
+    has_secrets: bool,
+    has_files: bool,
+    has_cache: bool,
 ) -> None:
     """A placeholder without what it stands for, or the other way round, would show at mount time only."""
     if not command:
@@ -71,10 +77,33 @@ def check_placeholders(
         spec.fault("command", "has no ${mountpoint}", "say where the client takes its mount point")
     if "secrets" in used and not has_secrets:
         spec.fault("command", "has ${secrets}, but credentials.secretKeys names none")
+    if "files" in used and not has_files:
+        spec.fault("command", "has ${files}, but credentials.files names none")
     if "cache" in used and not has_cache:
         spec.fault("command", "has ${cache}, but cacheSize is not given")
     if has_options and command.count("${options}") != 1:
         spec.fault("command", "must have ${options} exactly once", "the class has options, which go there")
+
+
+def parse_read_only_arguments(spec: Fields, command: tuple[str, ...]) -> tuple[str, ...]:
+    """Return what the command gets at `${readOnly}` when a volume is read-only; faults go to `spec`."""
+    arguments = spec.texts("readOnlyArguments", _plain_argument_fault) or ()
+    has_place = command.count("${readOnly}") == 1
+    if arguments and not has_place:
+        spec.fault(
+            "readOnlyArguments",
+            "has no place in the command",
+            'put "${readOnly}" into it once, an element of its own',
+        )
+    elif not arguments and "${readOnly}" in command:
+        spec.fault("command", "has ${readOnly}, but readOnlyArguments names none")
+    return arguments
+
+
+def _plain_argument_fault(argument: str) -> str:
+    if "${" in argument:
+        return "has a placeholder; the arguments are taken as they are"
+    return argument_fault(argument)
 
 
 def image_warnings(image: str) -> tuple[str, ...]:

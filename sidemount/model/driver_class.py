@@ -30,10 +30,16 @@ class ReadOnlyAbility(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """Which keys of a Secret the client reads, as files only."""
+    """Which keys of a Secret the client reads.
+
+    They are files. For a client that wants them otherwise, `files` (name → template) are made of them in memory for it alone, and
+    `environment` (name → template) is given to its process alone.
+    """
 
     secret_keys: tuple[str, ...] = ()
     required: bool = False
+    files: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +82,7 @@ class DriverClass:
     image_pull_policy: str = ""
     image_pull_secrets: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
+    read_only_arguments: tuple[str, ...] = ()
     options: Mapping[str, OptionRule] = field(default_factory=dict)
     credentials: Credentials = field(default_factory=Credentials)
     abilities: Abilities = field(default_factory=Abilities)

@@ -4,7 +4,13 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from sidemount.model.class_client import check_placeholders, image_warnings, parse_client
+from sidemount.model.class_client import (
+    check_placeholders,
+    image_warnings,
+    parse_client,
+    parse_read_only_arguments,
+)
+from sidemount.model.credential_templates import PLACES, parse_templates
 from sidemount.model.driver_class import (
     Abilities,
     Credentials,
@@ -49,6 +55,7 @@ _SPEC_FIELDS = (
     "imagePullPolicy",
     "imagePullSecrets",
     "command",
+    "readOnlyArguments",
     "options",
     "credentials",
     "abilities",
@@ -92,16 +99,18 @@ def parse_driver_class(manifest: Any) -> DriverClass:
 def _driver_class(name: str, spec: Fields) -> DriverClass:
     client = parse_client(spec)
     filesystem = client.filesystem
-    credentials = _credentials(spec)
+    cache_size = _cache_size(spec)
+    credentials = _credentials(spec, is_external=not filesystem, has_cache=bool(cache_size))
     options = parse_option_rules(spec, credentials.secret_keys, is_external=not filesystem)
     abilities = _abilities(spec, is_built_in=bool(filesystem))
     uid = spec.integer("uid", 0, UID_MAX, default=0 if filesystem == "directory" else UNPRIVILEGED_UID)
-    cache_size = _cache_size(spec)
+    read_only_arguments = parse_read_only_arguments(spec, client.command)
     check_placeholders(
         spec,
         client.command,
         has_options=bool(options),
         has_secrets=bool(credentials.secret_keys),
+        has_files=bool(credentials.files),
         has_cache=bool(cache_size),
     )
     pull_policy = spec.choice("imagePullPolicy", PullPolicy)
@@ -117,6 +126,7 @@ def _driver_class(name: str, spec: Fields) -> DriverClass:
         image_pull_policy=pull_policy.value if pull_policy is not None else "",
         image_pull_secrets=spec.texts("imagePullSecrets", subdomain_fault) or (),
         command=client.command,
+        read_only_arguments=read_only_arguments,
         options=options,
         credentials=credentials,
         abilities=abilities,
@@ -191,13 +201,16 @@ def _namespaces(spec: Fields) -> LabelSelector:
         return LabelSelector()
 
 
-def _credentials(spec: Fields) -> Credentials:
-    fields = spec.child("credentials", ("secretKeys", "required"))
+def _credentials(spec: Fields, *, is_external: bool, has_cache: bool) -> Credentials:
+    fields = spec.child("credentials", ("secretKeys", "required", "files", "environment"))
     keys = fields.texts("secretKeys", _secret_key_fault) or ()
     is_required = fields.flag("required")
     if is_required and not keys and not fields.has("secretKeys"):
         fields.fault("required", "is true, but secretKeys names none", "list the keys that the client reads")
-    return Credentials(secret_keys=keys, required=is_required)
+    files, environment = parse_templates(fields, keys, is_external=is_external, has_cache=has_cache)
+    for key in sorted({*keys} & {*PLACES}) if files or environment else ():
+        fields.fault("secretKeys", f"{shown(key)} means a directory in a template", "call the key otherwise")
+    return Credentials(secret_keys=keys, required=is_required, files=files, environment=environment)
 
 
 def _abilities(spec: Fields, *, is_built_in: bool) -> Abilities:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from sidemount.model.class_choice import choose_class, serves, source_denied
-from sidemount.model.command_template import render_command
+from sidemount.model.client_command import client_command
 from sidemount.model.driver_class import DriverClass
 from sidemount.model.errors import (
     Faults,
@@ -18,7 +18,7 @@ from sidemount.model.errors import (
 from sidemount.model.facts import Facts, NamespaceFacts, VolumeFacts
 from sidemount.model.mountspec import MountSpec, OptionValue
 from sidemount.model.option_rules import names_credential
-from sidemount.model.options import check_options, parse_mount_options, render_arguments
+from sidemount.model.options import check_options, parse_mount_options
 from sidemount.model.persistent_volumes import volume_of_claim, volume_of_reference, with_attributes
 from sidemount.model.provisioned import VOLUME_FILESYSTEM, pool_reached, provisioned_source
 from sidemount.model.quantity import parse_quantity
@@ -195,7 +195,6 @@ def _is_credential(option: str, driver_class: DriverClass) -> bool:
 def _spec(request: VolumeRequest, driver_class: DriverClass, source: str, options: _Options) -> MountSpec:
     # A client that must mount by itself is root, whatever its class says: the keeper lets in nobody else.
     uid = driver_class.uid if driver_class.abilities.descriptor else 0
-    arguments = render_arguments(driver_class.options, options)
     filesystem = driver_class.filesystem
     if request.provisioned:
         source, filesystem = provisioned_source(source, request.provisioned), VOLUME_FILESYSTEM
@@ -204,7 +203,9 @@ def _spec(request: VolumeRequest, driver_class: DriverClass, source: str, option
         driver_class=driver_class.name,
         source=source,
         filesystem=filesystem,
-        command=render_command(driver_class.command, source=source, options=arguments),
+        command=client_command(
+            driver_class, source=source, options=options, read_only=request.read_only, where=request.where
+        ),
         sub_path=request.sub_path,
         read_only=request.read_only,
         options=options,

@@ -30,6 +30,17 @@ def scheme_of(source: str) -> str:
     return source.partition("://")[0]
 
 
+def source_parts(source: str) -> dict[str, str]:
+    """Return user, host, port and path of a source, each with the mark that goes with it ("me@", "host", ":22", "/path"), or ""."""
+    _, _, rest = source.partition("://")
+    authority, slash, path = rest.partition("/")
+    user, at, address = authority.rpartition("@")
+    bracket = address.rfind("]")
+    colon = address.find(":", bracket + 1)
+    host, port = (address, "") if colon < 0 else (address[:colon], address[colon:])
+    return {"user": user + at, "host": host, "port": port, "path": slash + path}
+
+
 def redacted_source(source: str) -> str:
     """Return a source, everything that could be a credential left out."""
     scheme, separator, rest = source.partition("://")

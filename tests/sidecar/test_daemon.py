@@ -272,6 +272,12 @@ def test_no_secrets_directory_is_no_fault(tmp_path: Path) -> None:
     assert Redactor(str(tmp_path / "missing"))("text") == "text"
 
 
-def test_only_the_mount_point_is_put_into_a_clients_command() -> None:
-    command = ("client", "${source}", "--at=${mountpoint}", "${mountpoint}")
-    assert client_argv(command, "/dev/fd/9") == ("client", "${source}", "--at=/dev/fd/9", "/dev/fd/9")
+def test_only_mount_point_and_directory_of_files_are_put_into_a_clients_command() -> None:
+    command = ("client", "${source}", "--at=${mountpoint}", "${mountpoint}", "--key=${files}/key")
+    assert client_argv(command, "/dev/fd/9", "/run/f") == (
+        "client",
+        "${source}",
+        "--at=/dev/fd/9",
+        "/dev/fd/9",
+        "--key=/run/f/key",
+    )
