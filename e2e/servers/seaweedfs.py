@@ -44,6 +44,7 @@ def seaweedfs(directory: Path, bucket: str = "bucket") -> Iterator[S3Place]:
                 bucket=bucket,
                 access_key=_ACCESS,
                 secret_key=_SECRET,
+                filer=f"{LOOPBACK}:{ports['filer.port']}.{ports['filer.port.grpc']}",
             )
         finally:
             server.stop()
