@@ -1,0 +1,158 @@
+"""A bucket: where it is, who asks it, and how its refusals are understood. All that is S3's own about one request."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from email.utils import parsedate_to_datetime
+from typing import Protocol
+
+from sidecar.objects import s3_errors
+from sidecar.objects.http_message import Answer, Endpoint, Request, parse_endpoint
+from sidecar.objects.retries import Refusal
+from sidecar.objects.signing import Credentials, Signer, encode_key, encode_query, sha256_of
+from sidecar.objects.store import Buffer, FaultKind
+
+DEFAULT_REGION = "us-east-1"
+_RENEWING = frozenset({FaultKind.DENIED, FaultKind.CREDENTIALS})
+_ELSEWHERE = frozenset(
+    {
+        "PermanentRedirect",
+        "TemporaryRedirect",
+        "Redirect",
+        "AuthorizationHeaderMalformed",
+        "IllegalLocationConstraintException",
+    }
+)
+_SIGNED = ("content-md5",)
+
+
+class CredentialSource(Protocol):
+    """Where credentials come from."""
+
+    def current(self) -> Credentials | None:
+        """Return them, None to ask anonymously. Raises StoreFault."""
+        ...
+
+    def renew(self) -> bool:
+        """Look for newer ones after a refusal. True if there are."""
+        ...
+
+
+class S3Bucket:
+    """Makes and signs requests to one bucket. `endpoint` "": AWS, wherever the bucket turns out to be."""
+
+    def __init__(
+        self,
+        name: str,
+        credentials: CredentialSource,
+        *,
+        endpoint: str = "",
+        region: str = "",
+        path_style: bool = True,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.name = name
+        self._credentials = credentials
+        self._is_aws = not endpoint
+        self._region = region or DEFAULT_REGION
+        self._path_style = path_style or ("." in name and not endpoint.startswith("http://"))
+        self._clock = clock
+        self._ahead_s = 0.0
+        self._signer = Signer()
+        self._has_worked = False
+        self._place(endpoint or self._aws())
+
+    def request(
+        self,
+        method: str,
+        key: str,
+        query: Iterable[tuple[str, str]] = (),
+        headers: Mapping[str, str] | None = None,
+        body: Sequence[Buffer] = (),
+    ) -> Request:
+        """Return a request, not yet signed. `key` "" is the bucket itself."""
+        target = self._base + (f"/{encode_key(key)}" if key or not self._base else "")
+        text = encode_query(query) if query else ""
+        return Request(
+            self._endpoint, method, f"{target}?{text}" if text else target, dict(headers or {}), body
+        )
+
+    def source(self, key: str) -> str:
+        """Return a key of this bucket as the header of a copy says it."""
+        return f"/{self.name}/{encode_key(key)}"
+
+    def prepare(self, request: Request) -> Request:
+        """Sign."""
+        credentials = self._credentials.current()
+        if credentials is None:
+            return request
+        headers = {
+            name: value
+            for name, value in request.headers.items()
+            if name.startswith("x-amz-") or name in _SIGNED
+        }
+        headers["host"] = request.endpoint.authority
+        request.headers.update(
+            self._signer.sign(
+                request.method,
+                request.target,
+                headers,
+                credentials,
+                self._region,
+                self._clock() + self._ahead_s,
+                sha256_of(request.body),
+            )
+        )
+        return request
+
+    def explain(self, request: Request, answer: Answer) -> Refusal | None:
+        """Return why an answer is no success. 304 is one: it was asked for."""
+        if answer.status in (200, 204, 206, 304) and not s3_errors.has_error(answer):
+            self._has_worked = True
+            return None
+        refusal = s3_errors.refusal_of(answer)
+        if refusal.kind is FaultKind.CREDENTIALS and self._has_worked:
+            return refusal._replace(again=True)  # rotated: the new ones may take a while to get here
+        return refusal
+
+    def adapt(self, refusal: Refusal, answer: Answer) -> bool:
+        """Learn the clock, the region or newer credentials from a refusal."""
+        if refusal.code == "RequestTimeTooSkewed":
+            return self._set_clock(answer)
+        if refusal.status in (301, 307, 308) or refusal.code in _ELSEWHERE:
+            return self._move(answer)
+        if refusal.kind in _RENEWING:
+            return self._credentials.renew()
+        return False
+
+    def _set_clock(self, answer: Answer) -> bool:
+        try:
+            told = parsedate_to_datetime(answer.headers.get("date", "")).timestamp()
+        except ValueError:
+            return False
+        ahead_s = told - self._clock()
+        is_news = abs(ahead_s - self._ahead_s) > 1
+        self._ahead_s = ahead_s
+        return is_news
+
+    def _move(self, answer: Answer) -> bool:
+        """Follow a bucket to its region. Signed requests go nowhere but to AWS, or to the endpoint that the settings name."""
+        body = s3_errors.ErrorBody.of(answer)
+        region = answer.headers.get("x-amz-bucket-region") or body.get("Region", "")
+        if not region or region == self._region or not region.replace("-", "").isalnum():
+            return False
+        self._region = region
+        if self._is_aws:
+            self._place(self._aws())
+        return True
+
+    def _aws(self) -> str:
+        domain = "amazonaws.com.cn" if self._region.startswith("cn-") else "amazonaws.com"
+        return f"https://s3.{self._region}.{domain}"
+
+    def _place(self, url: str) -> None:
+        endpoint, path = parse_endpoint(url)
+        if self._path_style:
+            self._endpoint, self._base = endpoint, f"{path}/{encode_key(self.name)}"
+        else:
+            host = f"{self.name}.{endpoint.host}"
+            self._endpoint, self._base = Endpoint(endpoint.is_tls, host, endpoint.port), path

@@ -1,0 +1,112 @@
+"""Calls to one bucket: a request made, signed, sent, repeated and understood. What reading, writing and uploads are made of."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from sidecar.objects.http_message import Answer, ExchangeFailed
+from sidecar.objects.retries import Calls, Operation, Refusal, Refused
+from sidecar.objects.s3_bucket import S3Bucket
+from sidecar.objects.s3_content import Content
+from sidecar.objects.s3_values import info_of, tag_in
+from sidecar.objects.store import Buffer, FaultKind, Got, ObjectInfo
+from sidecar.objects.throttle import lane_of
+
+T = TypeVar("T")
+_SILENT = frozenset({301, 307, 400, 401, 403})
+
+
+class S3Client:
+    """`root` is what all keys of this volume begin with: lanes of the throttle begin behind it."""
+
+    def __init__(
+        self, bucket: S3Bucket, calls: Calls, *, root: str = "", long_timeout_s: float = 0.0
+    ) -> None:
+        self.bucket = bucket
+        self.calls = calls
+        self._root = root
+        self._long_timeout_s = long_timeout_s
+
+    def call(
+        self,
+        name: str,
+        key: str,
+        method: str,
+        read: Callable[[Answer], T],
+        query: Iterable[tuple[str, str]] = (),
+        headers: Mapping[str, str] | None = None,
+        body: Sequence[Buffer] = (),
+        *,
+        lane: str | None = None,
+        is_long: bool = False,
+    ) -> T:
+        """Make a call. `is_long`: the store works on it before it answers."""
+        operation = self.operation(name, key, lane=lane, timeout_s=self._long_timeout_s if is_long else 0.0)
+        return self.calls.call(
+            operation, lambda: self.bucket.request(method, key, query, headers, body), read
+        )
+
+    def operation(self, name: str, key: str, *, lane: str | None = None, timeout_s: float = 0.0) -> Operation:
+        """Return what messages and the throttle need to know of a call."""
+        lane = key if lane is None else lane
+        what = f"s3://{self.bucket.name}/{key}" if key or lane is None else f"s3://{self.bucket.name}/{lane}"
+        return Operation(
+            name=name, what=repr(what), lane=lane_of(lane.removeprefix(self._root)), timeout_s=timeout_s
+        )
+
+    def head(self, key: str) -> ObjectInfo:
+        """Return what is at a key."""
+        return self.tagged(key)[0]
+
+    def tagged(self, key: str) -> tuple[ObjectInfo, str]:
+        """Return what is at a key, and its tag."""
+        try:
+            return self.call(
+                "HEAD", key, "HEAD", lambda answer: (info_of(key, answer.headers), tag_in(answer.headers))
+            )
+        except Refused as refused:
+            if refused.status not in _SILENT:
+                raise
+        # A HEAD is refused without a word; the refusal of a GET says why, so that it can be learnt from.
+        content = Content(self.bucket, key, 0, memoryview(bytearray(1)), "", "")
+        try:
+            return self.calls.call(
+                self.operation("GET", key),
+                content.request,
+                lambda answer: (_info(content.got(answer)), tag_in(answer.headers)),
+                sink=content,
+            )
+        except Refused as refused:
+            if refused.kind is not FaultKind.RANGE:
+                raise
+        return self.call(
+            "HEAD", key, "HEAD", lambda answer: (info_of(key, answer.headers), tag_in(answer.headers))
+        )
+
+    def get(self, key: str, content: Content) -> Got:
+        """Read a range."""
+        return self.calls.call(self.operation("GET", key), content.request, content.got, sink=content)
+
+    def now_ns(self) -> int:
+        """Return the time."""
+        return time.time_ns()
+
+    @staticmethod
+    def condition_failed(refused: Refused, if_absent: bool, if_match: str) -> Refused:
+        """Return a fault of a conditional write as the port names it."""
+        kind = refused.kind
+        if if_absent and kind is FaultKind.CHANGED:
+            kind = FaultKind.EXISTS
+        elif if_match and kind is FaultKind.MISSING and refused.code != "NoSuchUpload":
+            kind = FaultKind.CHANGED
+        if kind is refused.kind:
+            return refused
+        return Refused(
+            Refusal(kind, "", refused.code, refused.status), refused.strerror or "", lost=refused.lost
+        )
+
+
+def _info(got: Got) -> ObjectInfo:
+    if got.info is None:
+        raise ExchangeFailed(FaultKind.ANSWER, "not modified, though no version was named", sent=True)
+    return got.info
