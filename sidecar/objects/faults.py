@@ -93,6 +93,7 @@ class Counts:
         self.retries = 0
         self.received_bytes = 0
         self.sent_bytes = 0
+        self.unreadable_keys = 0  # listed, and no UTF-8: no path of ours could name them
         self.faults: dict[FaultKind, int] = dict.fromkeys(FaultKind, 0)
 
     def asked(self, *, again: bool) -> None:
@@ -122,5 +123,6 @@ class Counts:
                 "retries": self.retries,
                 "received_bytes": self.received_bytes,
                 "sent_bytes": self.sent_bytes,
+                "unreadable_keys": self.unreadable_keys,
                 **{f"faults_{kind.value}": count for kind, count in self.faults.items()},
             }

@@ -1,12 +1,16 @@
 """Opening the store of a source: which implementation, with which settings, at which prefix."""
 
+import importlib
 import os
 import ssl
+import urllib.request
 from collections.abc import Callable, Mapping
 
 from sidecar.objects.credentials import KeyFiles
 from sidecar.objects.faults import fault
+from sidecar.objects.http_message import Endpoint, parse_endpoint
 from sidecar.objects.http_pool import HttpPool
+from sidecar.objects.local_store import LocalStore
 from sidecar.objects.memory_store import MemoryStore
 from sidecar.objects.prefixed_store import PrefixedStore
 from sidecar.objects.retries import Calls
@@ -19,26 +23,43 @@ from sidecar.objects.store import FaultKind, ObjectStore
 CA_FILE = "ca.crt"
 
 
+Opener = Callable[[str, ObjectsSettings, str], ObjectStore]
+
+
 def open_store(source: str, settings: ObjectsSettings, secrets: str) -> ObjectStore:
     """Return the store that a source names, its keys relative to the source's prefix. Asks the store nothing.
 
     `secrets` is the directory with credentials and, if the store's certificate needs one, `ca.crt`; "" if there is none.
-    Raises StoreFault (REQUEST) for a source that is none.
+    Raises StoreFault (REQUEST) for a source or an endpoint that is none.
     """
-    scheme, separator, rest = source.partition("://")
-    opener = _OPENERS.get(scheme)
-    if not separator or opener is None:
-        raise fault(
-            FaultKind.REQUEST, f"{source!r} is no source of a known scheme: {', '.join(sorted(_OPENERS))}"
-        )
-    return opener(rest, settings, secrets)
+    scheme, separator, _ = source.partition("://")
+    place = _OPENERS.get(scheme)
+    if not separator or place is None:
+        raise fault(FaultKind.REQUEST, f"{source!r} has no scheme of {', '.join(sorted(_OPENERS))}")
+    opener = place if callable(place) else _imported(place)
+    try:
+        return opener(source, settings, secrets)
+    except ValueError as error:
+        raise fault(FaultKind.REQUEST, f"{source!r}: {error}") from error
 
 
-def split(rest: str) -> tuple[str, str]:
-    """Return the bucket and the prefix, "" or ending with "/", of what follows a scheme."""
-    bucket, _, prefix = rest.partition("/")
+def split(source: str) -> tuple[str, str]:
+    """Return the bucket of a source and the prefix, "" or ending with "/". ValueError if there is no bucket."""
+    bucket, _, prefix = source.partition("://")[2].partition("/")
+    if not bucket:
+        raise ValueError("it names no bucket")
     prefix = prefix.strip("/")
     return bucket, f"{prefix}/" if prefix else ""
+
+
+def prefixed(store: ObjectStore, prefix: str) -> ObjectStore:
+    """Return the part of a store beneath a prefix."""
+    return PrefixedStore(store, prefix) if prefix else store
+
+
+def http_pool(settings: ObjectsSettings, secrets: str) -> HttpPool:
+    """Return connections as the settings bound them, with the trust and the proxies of this process."""
+    return HttpPool(settings.connections, tls=tls_context(secrets), proxy_of=proxy_of)
 
 
 def tls_context(secrets: str) -> Callable[[], ssl.SSLContext]:
@@ -54,11 +75,17 @@ def tls_context(secrets: str) -> Callable[[], ssl.SSLContext]:
     return make
 
 
-def open_s3(rest: str, settings: ObjectsSettings, secrets: str) -> ObjectStore:
-    """Return the store of `s3://bucket/prefix`."""
-    name, prefix = split(rest)
-    if not name:
-        raise fault(FaultKind.REQUEST, "s3:// names no bucket")
+def proxy_of(endpoint: Endpoint) -> Endpoint | None:
+    """Return the proxy that the environment names for a server (HTTPS_PROXY, HTTP_PROXY, NO_PROXY), None if none."""
+    found = urllib.request.getproxies()
+    url = found.get("https" if endpoint.is_tls else "http")
+    if not url or urllib.request.proxy_bypass(endpoint.host):
+        return None
+    return parse_endpoint(url if "://" in url else f"http://{url}")[0]
+
+
+def _open_s3(source: str, settings: ObjectsSettings, secrets: str) -> ObjectStore:
+    name, prefix = split(source)
     bucket = S3Bucket(
         name,
         KeyFiles(secrets),
@@ -66,9 +93,8 @@ def open_s3(rest: str, settings: ObjectsSettings, secrets: str) -> ObjectStore:
         region=settings.region,
         path_style=settings.path_style,
     )
-    pool = HttpPool(settings.connections, tls=tls_context(secrets))
     calls = Calls(
-        pool,
+        http_pool(settings, secrets),
         bucket,
         timeout_s=settings.request_timeout_s,
         retry_timeout_s=settings.retry_timeout_s,
@@ -77,21 +103,35 @@ def open_s3(rest: str, settings: ObjectsSettings, secrets: str) -> ObjectStore:
     return prefixed(S3Store(client), prefix)
 
 
-def prefixed(store: ObjectStore, prefix: str) -> ObjectStore:
-    """Return the part of a store beneath a prefix."""
-    return PrefixedStore(store, prefix) if prefix else store
-
-
 _memories: dict[str, MemoryStore] = {}
 
 
-def open_memory(rest: str, settings: ObjectsSettings, secrets: str) -> ObjectStore:
-    """Return the store of `memory://name/prefix`: one for each name in this process."""
-    name, prefix = split(rest)
+def _open_memory(source: str, settings: ObjectsSettings, secrets: str) -> ObjectStore:
+    """One for each name in this process."""
+    name, prefix = split(source)
     return prefixed(_memories.setdefault(name, MemoryStore()), prefix)
 
 
-_OPENERS: Mapping[str, Callable[[str, ObjectsSettings, str], ObjectStore]] = {
-    "memory": open_memory,
-    "s3": open_s3,
+def _open_local(source: str, settings: ObjectsSettings, secrets: str) -> ObjectStore:
+    path = source.partition("://")[2]
+    if not path.startswith("/"):
+        raise ValueError("file:// is followed by an absolute path")
+    return LocalStore(path)
+
+
+def _imported(place: str) -> Opener:
+    module, _, name = place.partition(":")
+    opener: Opener = getattr(importlib.import_module(module), name)
+    return opener
+
+
+# What a process does not use is not imported: a mount costs its memory.
+_OPENERS: Mapping[str, Opener | str] = {
+    "az": "sidecar.objects.azure_store:open_azure",
+    "file": _open_local,
+    "gs": "sidecar.objects.gcs_store:open_gcs",
+    "http": "sidecar.objects.web_store:open_web",
+    "https": "sidecar.objects.web_store:open_web",
+    "memory": _open_memory,
+    "s3": _open_s3,
 }

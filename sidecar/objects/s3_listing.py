@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 from sidecar.objects import xml_text
 from sidecar.objects.http_message import Answer, ExchangeFailed
-from sidecar.objects.s3_values import decoded, etag_of, instant_ns
+from sidecar.objects.s3_values import decoded, etag_of, instant_ns, is_text
 from sidecar.objects.store import FaultKind, ObjectInfo, Page, Part
 
 # A token of the port says which of S3's two ways a page was left by.
@@ -26,8 +26,8 @@ def page_query(prefix: str, delimiter: bool, token: str, most: int) -> list[tupl
     return query
 
 
-def page_of(answer: Answer, before: str) -> Page:
-    """Return the page in an answer. `before`: the token it was asked with, which must not come again."""
+def page_of(answer: Answer, before: str, unreadable: Callable[[str], None]) -> Page:
+    """Return the page in an answer. `before`: the token it was asked with, which must not come again. `unreadable` hears of keys that are no UTF-8."""
     root = xml_text.parse(answer.body, "ListBucketResult")
     namespace = root.tag[: -len("ListBucketResult")]
     is_encoded = root.findtext(f"{namespace}EncodingType") == "url"
@@ -38,6 +38,9 @@ def page_of(answer: Answer, before: str) -> Page:
     try:
         for one in root.findall(f"{namespace}Contents"):
             key = decode(one.findtext(key_tag) or "")
+            if not is_text(key):
+                unreadable(key)
+                continue
             etag = etag_of(one.findtext(etag_tag) or "")
             objects.append(
                 ObjectInfo(
@@ -46,9 +49,10 @@ def page_of(answer: Answer, before: str) -> Page:
             )
     except ValueError as error:
         raise ExchangeFailed(FaultKind.ANSWER, "a size in the listing is no number", sent=True) from error
-    prefixes = [
-        decode(one.findtext(f"{namespace}Prefix") or "") for one in root.findall(f"{namespace}CommonPrefixes")
-    ]
+    prefixes = []
+    for one in root.findall(f"{namespace}CommonPrefixes"):
+        shown = decode(one.findtext(f"{namespace}Prefix") or "")
+        prefixes.append(shown) if is_text(shown) else unreadable(shown)
     token = ""
     if root.findtext(f"{namespace}IsTruncated") == "true":
         token = _next(root.findtext(f"{namespace}NextContinuationToken"), objects, prefixes)

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import itertools
+import logging
 import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -17,6 +18,7 @@ from sidecar.objects.s3_uploads import S3Uploads, copied
 from sidecar.objects.s3_values import TAG_HEADER, instant_ns, quoted, tag_header, written
 from sidecar.objects.store import Abilities, Buffer, FaultKind, Got, ObjectInfo, Page, Part
 
+_LOG = logging.getLogger(__name__)
 _LARGEST_COPY_BYTES = 5 << 30
 _COPIED_PART_BYTES = 1 << 30
 _MOST_DELETED = 1000
@@ -69,7 +71,7 @@ class S3Store:
             "LIST",
             "",
             "GET",
-            lambda answer: s3_listing.page_of(answer, token),
+            lambda answer: s3_listing.page_of(answer, token, self._unreadable),
             s3_listing.page_query(prefix, delimiter, token, most),
             lane=prefix,
         )
@@ -193,6 +195,14 @@ class S3Store:
     def close(self) -> None:
         """Let go of connections."""
         self._client.calls.close()
+
+    def _unreadable(self, key: str) -> None:
+        counts = self._client.calls.counts
+        if not counts.unreadable_keys:
+            _LOG.warning(
+                "key_is_no_text", extra={"bucket": self._client.bucket.name, "key": ascii(key[:200])}
+            )
+        counts.unreadable_keys += 1
 
     def _put_unprotected(
         self, key: str, content: Sequence[Buffer], if_absent: bool, if_match: str, tag: str

@@ -78,6 +78,11 @@ def decoded(text: str) -> str:
     return unquote_plus(text, errors="surrogateescape") if "%" in text or "+" in text else text
 
 
+def is_text(key: str) -> bool:
+    """Tell whether a decoded key is UTF-8. No protocol of ours could name one that is not."""
+    return key.isascii() or not any("\ud800" <= char < "\ue000" for char in key)
+
+
 def check_sums(headers: Mapping[str, str], content: memoryview) -> bool:
     """Tell whether a whole object is what its headers say. Sums of parts ("…-3") and unknown ones say nothing."""
     crc32 = headers.get("x-amz-checksum-crc32", "")
