@@ -1,0 +1,82 @@
+"""The log of one draft: what a successor must know, a line a record, appended.
+
+Only the death of processes matters here: when a machine dies, its mounts do. So nothing is synced; a record that was written is there.
+"""
+
+import errno
+import json
+import os
+import zlib
+from typing import Any
+
+Record = dict[str, Any]  # JSON, of `draft_state` alone
+
+
+class DraftLog:
+    """A log that is being written. Not safe to use from several threads."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self.size = os.fstat(self._file).st_size
+
+    def append(self, record: Record) -> None:
+        """Add a record. Raises OSError; then there is none of it."""
+        line = _line(record)
+        try:
+            written = os.write(self._file, line)
+        except OSError:
+            os.ftruncate(self._file, self.size)
+            raise
+        if written < len(line):
+            os.ftruncate(self._file, self.size)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.size += len(line)
+
+    def rewrite(self, record: Record) -> None:
+        """Have one record in place of all. Raises OSError; then the log is as before."""
+        fresh = f"{self.path}.new"
+        file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            line = _line(record)
+            if os.write(file, line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.rename(fresh, self.path)
+        except BaseException:
+            os.close(file)
+            raise
+        os.close(self._file)
+        self._file, self.size = file, len(line)
+
+    def clear(self) -> None:
+        """Have no record."""
+        os.ftruncate(self._file, 0)
+        self.size = 0
+
+    def close(self) -> None:
+        """Write no more."""
+        os.close(self._file)
+
+
+def read_log(path: str) -> list[Record]:
+    """Return the records of a log; none if there is no log. What is torn at its end is cut off, so that it can go on."""
+    if not os.path.exists(path):
+        return []
+    with open(path, "r+b") as file:
+        content = file.read()
+        records: list[Record] = []
+        at = 0
+        while (end := content.find(b"\n", at)) >= 0:
+            checksum, _, body = content[at:end].partition(b" ")
+            if checksum != b"%08x" % zlib.crc32(body):
+                break
+            records.append(json.loads(body))
+            at = end + 1
+        if at < len(content):
+            file.truncate(at)
+    return records
+
+
+def _line(record: Record) -> bytes:
+    body = json.dumps(record, separators=(",", ":")).encode()
+    return b"%08x %s\n" % (zlib.crc32(body), body)

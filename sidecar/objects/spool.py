@@ -1,0 +1,62 @@
+"""The file on the volume's own storage that has what was written and is not in the store yet, each byte at its own offset."""
+
+import contextlib
+import errno
+import os
+
+from sidecar.objects.store import Buffer
+from sidecar.takeover.mapping import give_back
+
+
+class Spool:
+    """One draft's file. As long as the draft, with holes for what is not here."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    @property
+    def size(self) -> int:
+        """How long it is."""
+        return os.fstat(self._file).st_size
+
+    @property
+    def modified_ns(self) -> int:
+        """When it was last written to."""
+        return os.fstat(self._file).st_mtime_ns
+
+    def write(self, offset: int, content: Buffer) -> int:
+        """Write all, or as much as there is room for; an error only if that is nothing."""
+        written = os.pwrite(self._file, content, offset)
+        view = memoryview(content)
+        with contextlib.suppress(OSError):
+            while written < len(view):
+                written += os.pwrite(self._file, view[written:], offset + written)
+        return written
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Read; what is a hole or past the end is zeros."""
+        at = 0
+        while at < len(buffer):
+            count = os.preadv(self._file, [buffer[at:]], offset + at)
+            if not count:
+                buffer[at:] = bytes(len(buffer) - at)
+                return
+            at += count
+
+    def set_size(self, size: int) -> None:
+        """Cut it off, or have zeros at its end."""
+        os.ftruncate(self._file, size)
+
+    def punch(self, start: int, end: int) -> None:
+        """Give the space of a range back. Where the filesystem cannot, the bytes stay and are in nobody's way."""
+        if start < end:
+            try:
+                give_back(self._file, start, end - start)
+            except OSError as error:
+                if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS):
+                    raise
+
+    def close(self) -> None:
+        """Let go of it; the file stays."""
+        os.close(self._file)

@@ -1,0 +1,411 @@
+"""Files that are written, over a store in memory."""
+
+import errno
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from sidecar.objects.store import FaultKind, ObjectInfo, StoreFault
+from tests.sidecar.objects.draft_places import PART, MuchStore, make_drafts, pattern, wait_until
+
+
+def fault(kind: FaultKind, number: int = errno.EIO) -> StoreFault:
+    return StoreFault(number, kind, kind.value)
+
+
+@pytest.mark.parametrize("size", [0, 1, PART - 1, PART, PART + 1, 7 * PART, 7 * PART + 5])
+@pytest.mark.parametrize("step", [100, PART, 3000])
+def test_what_is_written_in_order_is_the_object(tmp_path: Path, size: int, step: int) -> None:
+    store = MuchStore()
+    drafts = make_drafts(store, tmp_path)
+    draft = drafts.create(7, "a/b", exclusive=False)
+    content = pattern(size)
+    for at in range(0, size, step):
+        assert draft.write(at, content[at : at + step]) == len(content[at : at + step])
+    assert "a/b" not in store.stored()
+    info = draft.commit()
+    assert (info.key, info.size) == ("a/b", size)
+    assert store.content("a/b") == content
+    assert draft.commit() == info
+    assert store.unfinished() == 0
+    drafts.forget(7)
+    wait_until(lambda: os.listdir(tmp_path) == ["uploads"])
+    drafts.close()
+
+
+def test_small_object_is_one_request(tmp_path: Path) -> None:
+    store = MuchStore()
+    draft = make_drafts(store, tmp_path).create(7, "a", exclusive=False)
+    draft.write(0, pattern(PART))
+    draft.commit()
+    assert store.calls == ["put"]
+
+
+def test_parts_are_uploaded_while_it_is_written_and_then_kept_nowhere(tmp_path: Path) -> None:
+    store = MuchStore()
+    drafts = make_drafts(store, tmp_path, part_bytes=64 << 10)
+    draft = drafts.create(7, "a", exclusive=False)
+    content = pattern(40 * (64 << 10))
+    for at in range(0, len(content), 8192):
+        draft.write(at, content[at : at + 8192])
+    wait_until(lambda: store.calls.count("put_part") == 39)
+    wait_until(lambda: drafts.statistics()["waiting_bytes"] == 0)
+    draft.write(draft.size, b"x")
+    [spool] = tmp_path.glob("*.spool")
+    assert spool.stat().st_blocks * 512 <= 3 * (64 << 10)
+    with pytest.raises(OSError, match="not kept") as raised:
+        draft.read(0, 10)
+    assert raised.value.errno == errno.EOPNOTSUPP
+    draft.commit()
+    assert store.content("a") == content + b"x"
+    assert draft.read(5, 100) == content[5:105]
+
+
+def test_overwriting_is_atomic_and_an_early_flush_publishes_nothing(tmp_path: Path) -> None:
+    store = MuchStore()
+    store.put("a", [b"old"])
+    draft = make_drafts(store, tmp_path).create(7, "a", exclusive=False)
+    assert (draft.is_changed, draft.is_pending) == (False, True)
+    draft.write(0, pattern(5000))
+    assert store.content("a") == b"old"
+    assert (draft.is_changed, draft.is_pending) == (True, True)
+    draft.commit()
+    assert store.content("a") == pattern(5000)
+
+
+def test_appending_after_a_commit_goes_on(tmp_path: Path) -> None:
+    store = MuchStore()
+    draft = make_drafts(store, tmp_path).create(7, "a", exclusive=False)
+    content = b""
+    for step in (10, 500, 2000, 9000, 3, PART, 1, 20 * PART, 17):
+        more = pattern(step, seed=len(content))
+        draft.write(len(content), more)
+        content += more
+        draft.commit()
+        assert store.content("a") == content
+        assert draft.read(0, len(content) + 5) == content
+    assert "copy_part" in store.calls
+    assert store.unfinished() == 0
+
+
+def test_append_to_a_large_object_moves_only_what_is_new(tmp_path: Path) -> None:
+    store = MuchStore()
+    info = store.put("a", [pattern(100 * PART)])
+    draft = make_drafts(store, tmp_path, staging_bytes=10 * PART).edit(7, "a", info)
+    draft.write(draft.size, b"more")
+    draft.commit()
+    assert store.content("a") == pattern(100 * PART) + b"more"
+    assert store.calls.count("copy_part") == 1
+    assert "get" not in store.calls
+
+
+def test_writes_at_random_are_staged(tmp_path: Path) -> None:
+    store = MuchStore()
+    content = bytearray(pattern(30 * PART))
+    info = store.put("a", [bytes(content)])
+    drafts = make_drafts(store, tmp_path, staging_bytes=100 * PART)
+    draft = drafts.edit(7, "a", info)
+    for offset, size in ((5, 10), (20 * PART - 3, 6), (0, 1), (29 * PART, 3 * PART), (40 * PART, 1)):
+        written = pattern(size, seed=offset + 3)
+        if offset > len(content):
+            content += bytes(offset - len(content))
+        content[offset : offset + size] = written
+        assert draft.write(offset, written) == size
+        assert draft.read(0, 100 * PART) == content
+    draft.set_size(35 * PART + 7)
+    draft.set_size(36 * PART)
+    content[35 * PART + 7 :] = bytes(PART - 7)
+    assert draft.read(0, 100 * PART) == content
+    assert store.content("a") == pattern(30 * PART)
+    draft.commit()
+    assert store.content("a") == content
+    assert drafts.statistics()["staged_bytes"] == 0
+
+
+def test_random_writes_are_refused_without_staging_and_beyond_it(tmp_path: Path) -> None:
+    store = MuchStore()
+    info = store.put("a", [pattern(100)])
+    drafts = make_drafts(store, tmp_path / "without")
+    with pytest.raises(OSError, match="staging") as raised:
+        drafts.edit(7, "a", info)
+    assert raised.value.errno == errno.EOPNOTSUPP
+    draft = drafts.create(7, "a", exclusive=False)
+    draft.write(0, b"12345")
+    for wrong in (lambda: draft.write(2, b"x"), lambda: draft.write(9, b"x"), lambda: draft.set_size(3)):
+        with pytest.raises(OSError, match="staging") as raised:
+            wrong()
+        assert raised.value.errno == errno.EOPNOTSUPP
+    draft.commit()
+    assert store.content("a") == b"12345"
+    draft = make_drafts(store, tmp_path / "with", staging_bytes=1000).edit(7, "a", draft.commit())
+    draft.write(0, b"x")
+    for wrong in (lambda: draft.write(2000, b"x"), lambda: draft.set_size(2000)):
+        with pytest.raises(OSError, match="staged") as raised:
+            wrong()
+        assert raised.value.errno == errno.EFBIG
+    draft.set_size(0)
+    draft.commit()
+    assert store.content("a") == b""
+
+
+def test_head_is_rewritten_as_long_as_it_is_kept(tmp_path: Path) -> None:
+    store = MuchStore()
+    draft = make_drafts(store, tmp_path, staging_bytes=100 * PART).create(7, "a", exclusive=False)
+    content = bytearray(pattern(20 * PART))
+    for at in range(0, len(content), PART):
+        draft.write(at, content[at : at + PART])
+    draft.write(0, b"header")
+    content[:6] = b"header"
+    draft.write(len(content), b"end")
+    assert draft.read(0, 8) == content[:8]
+    draft.commit()
+    assert store.content("a") == content + b"end"
+
+
+def test_exclusive_create_fails_if_somebody_was_quicker_and_keeps_the_content(tmp_path: Path) -> None:
+    store = MuchStore()
+    drafts = make_drafts(store, tmp_path)
+    draft = drafts.create(7, "a", exclusive=True)
+    draft.write(0, b"ours")
+    store.put("a", [b"theirs"])
+    for _ in range(2):
+        with pytest.raises(StoreFault) as raised:
+            draft.commit()
+        assert raised.value.errno == errno.EEXIST
+    assert draft.read(0, 10) == b"ours"
+    assert draft.is_lost
+    store.delete("a")
+    draft.commit()
+    assert store.content("a") == b"ours"
+
+
+def test_edit_of_what_somebody_has_changed_is_stale_and_an_overwrite_wins(tmp_path: Path) -> None:
+    store = MuchStore()
+    info = store.put("a", [b"first"])
+    drafts = make_drafts(store, tmp_path, staging_bytes=1000)
+    edit, over = drafts.edit(7, "a", info), drafts.create(8, "b", exclusive=False)
+    edit.write(5, b"!")
+    over.write(0, b"over")
+    store.put("a", [b"second"])
+    store.put("b", [b"second"])
+    with pytest.raises(StoreFault) as raised:
+        edit.commit()
+    assert raised.value.errno == errno.ESTALE
+    over.commit()
+    assert (store.content("a"), store.content("b")) == (b"second", b"over")
+
+
+@pytest.mark.parametrize("size", [10, 5 * PART])
+@pytest.mark.parametrize("exclusive", [True, False])
+@pytest.mark.parametrize("kind", [FaultKind.TIMEOUT, FaultKind.RESET, FaultKind.SERVER])
+def test_commit_whose_answer_is_lost_is_recognised(
+    tmp_path: Path, size: int, exclusive: bool, kind: FaultKind
+) -> None:
+    store = MuchStore()
+    draft = make_drafts(store, tmp_path).create(7, "a", exclusive=exclusive)
+    draft.write(0, pattern(size))
+    call = "put" if size < PART else "complete"
+    store.late[call] = [fault(kind)]
+    with pytest.raises(StoreFault):
+        draft.commit()
+    draft.commit()
+    assert store.content("a") == pattern(size)
+    assert store.calls.count(call) == 1
+
+
+@pytest.mark.parametrize("size", [10, 5 * PART, 5 * PART + 3])
+@pytest.mark.parametrize("exclusive", [True, False])
+def test_what_is_appended_after_a_commit_of_unknown_outcome_is_there(
+    tmp_path: Path, size: int, exclusive: bool
+) -> None:
+    store = MuchStore()
+    draft = make_drafts(store, tmp_path).create(7, "a", exclusive=exclusive)
+    draft.write(0, pattern(size))
+    store.late = {"put": [fault(FaultKind.TIMEOUT)], "complete": [fault(FaultKind.TIMEOUT)]}
+    with pytest.raises(StoreFault):
+        draft.commit()
+    draft.write(size, b"more")
+    draft.commit()
+    assert store.content("a") == pattern(size) + b"more"
+    assert store.unfinished() == 0
+
+
+def test_error_of_the_commit_stays_until_it_works(tmp_path: Path) -> None:
+    store = MuchStore()
+    draft = make_drafts(store, tmp_path).create(7, "a", exclusive=False)
+    draft.write(0, b"content")
+    store.faults["put"] = [fault(FaultKind.DENIED, errno.EACCES)] * 2
+    for _ in range(2):
+        with pytest.raises(StoreFault):
+            draft.commit()
+        assert draft.is_pending
+    draft.commit()
+    assert not draft.is_pending
+
+
+def test_failed_upload_is_reported_and_tried_again(tmp_path: Path) -> None:
+    store = MuchStore()
+    drafts = make_drafts(store, tmp_path)
+    draft = drafts.create(7, "a", exclusive=False)
+    store.faults["put_part"] = [fault(FaultKind.SERVER)] * 2
+    content = pattern(3 * PART)
+    draft.write(0, content)
+    wait_until(lambda: drafts.statistics().get("upload_faults") == 2)
+    draft.write(len(content), b"x")
+    draft.commit()
+    assert store.content("a") == content + b"x"
+    store.faults["begin_upload"] = [fault(FaultKind.SERVER)] * 9
+    other = drafts.create(8, "b", exclusive=False)
+    other.write(0, content)
+    wait_until(lambda: len(store.faults["begin_upload"]) < 9)
+    with pytest.raises(StoreFault):
+        other.write(other.size, b"x")
+    store.faults.clear()
+    size = other.size
+    other.commit()
+    assert len(store.content("b")) == size
+
+
+def test_upload_that_the_store_has_lost_is_begun_again_or_reported(tmp_path: Path) -> None:
+    store = MuchStore()
+    drafts = make_drafts(store, tmp_path, staging_bytes=1 << 20)
+    draft = drafts.create(7, "a", exclusive=False)
+    draft.write(0, pattern(4 * PART))
+    wait_until(lambda: store.calls.count("put_part") == 3)
+    for _, upload, _ in store.uploads(""):
+        store.abort("a", upload)
+    draft.commit()
+    assert store.content("a") == pattern(4 * PART)
+    store.calls.clear()
+    drafts = make_drafts(store, tmp_path / "other")
+    draft = drafts.create(7, "b", exclusive=False)
+    draft.write(0, pattern(4 * PART))
+    wait_until(lambda: store.calls.count("put_part") == 3)
+    wait_until(lambda: drafts.statistics()["waiting_bytes"] == 0)
+    draft.write(4 * PART, b"x")
+    for _, upload, _ in store.uploads(""):
+        store.abort("b", upload)
+    with pytest.raises(StoreFault, match="lost") as raised:
+        draft.commit()
+    assert raised.value.errno == errno.EIO
+    assert draft.is_lost
+    assert "b" not in store.stored()
+
+
+def test_discarded_draft_leaves_nothing_in_the_store(tmp_path: Path) -> None:
+    store = MuchStore()
+    drafts = make_drafts(store, tmp_path)
+    draft = drafts.create(7, "a", exclusive=False)
+    draft.write(0, pattern(4 * PART))
+    draft.discard()
+    draft.write(4 * PART, pattern(4 * PART))
+    draft.commit()
+    assert draft.size == 8 * PART
+    drafts.forget(7)
+    wait_until(lambda: not store.unfinished() and os.listdir(tmp_path) == ["uploads"])
+    assert store.stored() == []
+
+
+def test_emptying_gives_the_upload_up(tmp_path: Path) -> None:
+    store = MuchStore()
+    drafts = make_drafts(store, tmp_path)
+    draft = drafts.create(7, "a", exclusive=False)
+    draft.write(0, pattern(4 * PART))
+    wait_until(store.unfinished)
+    assert drafts.create(7, "a", exclusive=False) is draft
+    assert (draft.size, draft.is_changed) == (0, False)
+    draft.write(0, b"new")
+    draft.commit()
+    assert store.content("a") == b"new"
+    wait_until(lambda: not store.unfinished())
+
+
+def test_forgotten_draft_that_could_not_be_committed_is_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = MuchStore()
+    drafts = make_drafts(store, tmp_path)
+    draft = drafts.create(7, "a", exclusive=False)
+    draft.write(0, b"content")
+    store.faults["put"] = [fault(FaultKind.SERVER)] * 2
+    with pytest.raises(StoreFault):
+        draft.commit()
+    drafts.forget(7)
+    assert drafts.of(7) is None
+    wait_until(lambda: store.stored() == ["a"])
+    assert store.content("a") == b"content"
+    wait_until(lambda: os.listdir(tmp_path) == ["uploads"])
+    assert "keep_uncommitted_file" in caplog.text
+
+
+def test_lost_content_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = MuchStore()
+    drafts = make_drafts(store, tmp_path)
+    draft = drafts.create(7, "a", exclusive=True)
+    draft.write(0, b"content")
+    store.put("a", [b"theirs"])
+    with pytest.raises(StoreFault):
+        draft.commit()
+    drafts.forget(7)
+    [record] = [one for one in caplog.records if one.getMessage() == "lose_written_file"]
+    assert vars(record)["key"] == "a"
+    assert vars(record)["size_bytes"] == 7
+
+
+def test_reopened_before_it_could_be_committed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = MuchStore()
+    drafts = make_drafts(store, tmp_path)
+    for number, key in ((7, "a"), (8, "b")):
+        draft = drafts.create(number, key, exclusive=False)
+        draft.write(0, b"content")
+        store.faults["put"] = [fault(FaultKind.SERVER)] * 9
+        with pytest.raises(StoreFault):
+            draft.commit()
+        drafts.forget(number)
+    again = drafts.edit(17, "a", ObjectInfo("a", 0, "x", 0))
+    assert again.read(0, 10) == b"content"
+    other = drafts.create(18, "b", exclusive=False)
+    assert other.size == 0
+    store.faults.clear()
+    again.commit()
+    other.write(0, b"new")
+    other.commit()
+    assert (store.content("a"), store.content("b")) == (b"content", b"new")
+    assert [vars(one)["key"] for one in caplog.records if one.getMessage() == "lose_written_file"] == ["b"]
+
+
+def test_writers_and_commits_at_once(tmp_path: Path) -> None:
+    store = MuchStore()
+    drafts = make_drafts(store, tmp_path, staging_bytes=1 << 20)
+    draft = drafts.create(7, "a", exclusive=False)
+    wrong: list[BaseException] = []
+    is_over = threading.Event()
+
+    def write(number: int) -> None:
+        try:
+            for at in range(number * 64, 200 * 256, 256):
+                draft.write(at, bytes([number + 1]) * 64)
+        except BaseException as error:
+            wrong.append(error)
+
+    def commit() -> None:
+        try:
+            while not is_over.is_set():
+                draft.commit()
+        except BaseException as error:
+            wrong.append(error)
+
+    writers = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+    committers = [threading.Thread(target=commit) for _ in range(2)]
+    for one in (*writers, *committers):
+        one.start()
+    for one in writers:
+        one.join()
+    is_over.set()
+    for one in committers:
+        one.join()
+    assert wrong == []
+    draft.commit()
+    assert store.content("a") == b"".join(bytes([number + 1]) * 64 for number in range(4)) * 200
