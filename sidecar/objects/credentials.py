@@ -9,11 +9,13 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from typing import Generic, TypeVar
 
 from sidecar.objects.faults import fault
 from sidecar.objects.signing import Credentials
 from sidecar.objects.store import FaultKind, StoreFault
 
+T = TypeVar("T")
 _CHECK_S = 1.0
 _MOST_BYTES = 64 << 10
 
@@ -66,24 +68,29 @@ class SecretFiles:
         return found.st_ino, found.st_mtime_ns, found.st_size
 
 
-class KeyFiles:
-    """The access key that a directory holds at the moment. `directory` "": none."""
+class Watched(Generic[T]):
+    """What the files of a directory say at the moment: read again when they change. `directory` "": nothing."""
 
-    def __init__(self, directory: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._files = SecretFiles(
-            directory, (*(name for names in _NAMES.values() for name in names), _PROFILES)
-        )
+    def __init__(
+        self,
+        directory: str,
+        names: tuple[str, ...],
+        parse: Callable[[Mapping[str, str]], T | None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._files = SecretFiles(directory, names)
+        self._parse = parse
         self._clock = clock
         self._lock = threading.Lock()
         self._is_none = not directory
         self._checked_s = -_CHECK_S
         self._state: tuple[object, ...] | None = None
-        self._found: Credentials | None = None
+        self._found: T | None = None
         self._damage = ""
         self._has_found = False
 
-    def current(self) -> Credentials | None:
-        """Return the access key, None to ask anonymously. Looks at the files once a second. Raises StoreFault (CREDENTIALS)."""
+    def current(self) -> T | None:
+        """Return what they say, None if there are none. Looks at the files once a second. Raises StoreFault (CREDENTIALS)."""
         if self._is_none:
             return None
         if self._clock() - self._checked_s >= _CHECK_S:
@@ -111,13 +118,22 @@ class KeyFiles:
             if state == self._state:
                 return
             try:
-                found = parse(self._files.read())
+                found = self._parse(self._files.read())
             except Damaged as error:
                 self._damage = str(error)
                 return  # the state stays unknown: they are read again next time
             if self._files.state() != state:
                 return  # exchanged in between: perhaps half of each
             self._state, self._found, self._damage, self._has_found = state, found, "", True
+
+
+class KeyFiles(Watched[Credentials]):
+    """The access key that a directory holds at the moment; None to ask anonymously."""
+
+    def __init__(self, directory: str, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(
+            directory, (*(name for names in _NAMES.values() for name in names), _PROFILES), parse, clock
+        )
 
 
 def damaged(text: str) -> StoreFault:
