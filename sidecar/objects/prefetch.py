@@ -1,0 +1,319 @@
+"""Fetching what the request names before anybody asks for it: in the background, as far as the cache has room, after everybody else.
+
+With a cache volume, content goes there and a successor goes on where this daemon ends; without one, into memory.
+"""
+
+import errno
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from sidecar.objects.block_memory import Block
+from sidecar.objects.block_source import BlockSource
+from sidecar.objects.blocks import Blocks, NoRoom
+from sidecar.objects.cache_file import room_of
+from sidecar.objects.cache_volume import CacheVolume
+from sidecar.objects.prefetch_globs import Glob, parse_globs
+from sidecar.objects.settings import ObjectsSettings
+from sidecar.objects.store import FaultKind, ObjectInfo, ObjectStore, Page, StoreFault
+
+_LOG = logging.getLogger(__name__)
+_MOST_WORKERS = 4
+_CONNECTIONS_OF_ONE = 8  # of the store, for each worker
+_MOST_LISTED_AHEAD = 10_000
+_PAUSE_S = 0.02
+_LONGEST_PAUSE_S = 1.0  # before a block, while others read: it gets on even then
+_READY_S = 120.0
+_LISTING_PAUSE_S = 10.0
+_LISTING_TRIES = 6
+_SHARE_OF_MEMORY = (3, 4)
+_LASTING = frozenset({FaultKind.MISSING, FaultKind.DENIED, FaultKind.REQUEST, FaultKind.UNSUPPORTED})
+
+
+class PrefetchState(Enum):
+    """How far it is."""
+
+    NONE = "none"  # nothing was asked for
+    LISTING = "listing"  # totals still grow
+    FETCHING = "fetching"
+    DONE = "done"
+    FULL = "full"  # the cache has no more room
+    FAILED = "failed"  # listing does not work, or the cache volume
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefetchProgress:
+    """How far it is: whole objects, bytes, and what failed: blocks, and listings."""
+
+    state: PrefetchState
+    objects: int
+    objects_total: int
+    bytes: int
+    bytes_total: int
+    errors: int
+
+
+class Prefetch:
+    """The prefetch of one volume. Does nothing before `begin`."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        settings: ObjectsSettings,
+        blocks: Blocks,
+        source: BlockSource,
+        volume: CacheVolume | None,
+    ) -> None:
+        self._store = store
+        self._blocks = blocks
+        self._source = source
+        self._volume = volume
+        self._globs = parse_globs(settings.prefetch)
+        self._most = max(1, min(_MOST_WORKERS, settings.connections // _CONNECTIONS_OF_ONE))
+        self._closing = threading.Event()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._wanted: deque[ObjectInfo] = deque()
+        self._pending: dict[str, int] = {}  # object → blocks that are not done
+        self._current: tuple[ObjectInfo, int] | None = None
+        self._threads: list[threading.Thread] = []
+        self._working = 0
+        self._state = PrefetchState.NONE
+        self._is_listed = False
+        self._has_failed = False
+        self._objects = self._objects_total = self._bytes = self._bytes_total = self._errors = 0
+
+    def begin(self) -> None:
+        """Begin, in threads of its own, if there is anything to fetch."""
+        if not self._globs or self._threads:
+            return
+        self._state = PrefetchState.LISTING
+        self._working = self._most
+        work = [self._list, *[self._work] * self._most]
+        self._threads = [threading.Thread(target=one, name="prefetch", daemon=True) for one in work]
+        for thread in self._threads:
+            thread.start()
+
+    def progress(self) -> PrefetchProgress:
+        """Return how far it is."""
+        with self._lock:
+            return PrefetchProgress(
+                state=self._state,
+                objects=self._objects,
+                objects_total=self._objects_total,
+                bytes=self._bytes,
+                bytes_total=self._bytes_total,
+                errors=self._errors,
+            )
+
+    def close(self, timeout_s: float) -> None:
+        """Begin nothing more, and wait for what is being fetched."""
+        with self._lock:
+            self._closing.set()
+            self._changed.notify_all()
+        deadline = time.monotonic() + timeout_s
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    # What is wanted: one thread.
+
+    def _list(self) -> None:
+        try:
+            for number, glob in enumerate(self._globs):
+                self._list_one(glob, self._globs[:number])
+        except StoreFault as fault:
+            self._fail(fault)
+        finally:
+            with self._lock:
+                self._is_listed = True
+                if self._state is PrefetchState.LISTING and not self._closing.is_set():
+                    self._state = PrefetchState.FETCHING
+                self._changed.notify_all()
+
+    def _list_one(self, glob: Glob, earlier: tuple[Glob, ...]) -> None:
+        for info in self._found(glob):
+            if info.size and not info.key.endswith("/") and glob.matches(info.key):
+                if any(other.matches(info.key) for other in earlier):
+                    continue
+                self._want(info)
+            if self._closing.is_set():
+                return
+
+    def _found(self, glob: Glob) -> Iterator[ObjectInfo]:
+        if glob.is_key:
+            try:
+                yield self._store.head(glob.pattern)
+            except StoreFault as fault:
+                if fault.kind is not FaultKind.MISSING:
+                    raise
+            return
+        token = ""
+        while True:
+            page = self._page(glob.prefix, token)
+            yield from page.objects
+            token = page.token
+            if not token or self._closing.is_set():
+                return
+
+    def _page(self, prefix: str, token: str) -> Page:
+        """Return a page of a listing; a store that is away for a minute ends nothing."""
+        for left in reversed(range(_LISTING_TRIES)):
+            try:
+                return self._store.list_page(prefix, delimiter=False, token=token)
+            except StoreFault as fault:
+                if not left or fault.kind in _LASTING:
+                    raise
+                self._note_error()
+                if self._closing.wait(_LISTING_PAUSE_S):
+                    break
+        return Page((), (), "")
+
+    def _want(self, info: ObjectInfo) -> None:
+        with self._lock:
+            while len(self._wanted) >= _MOST_LISTED_AHEAD and not self._closing.is_set():
+                self._changed.wait(_LONGEST_PAUSE_S)
+            self._wanted.append(info)
+            self._objects_total += 1
+            self._bytes_total += info.size
+            self._changed.notify()
+
+    # Fetching: some threads.
+
+    def _work(self) -> None:
+        try:
+            if self._volume is not None and not self._ready(self._volume):
+                self._end(PrefetchState.FAILED)
+                return
+            while (piece := self._next()) is not None:
+                self._do(*piece)
+        except Exception:
+            self._end(PrefetchState.FAILED)
+            _LOG.exception("prefetch_failed")
+        finally:
+            with self._lock:
+                self._working -= 1
+                is_last = not self._working
+            if is_last and not self._closing.is_set():
+                self._end(PrefetchState.FAILED if self._has_failed else PrefetchState.DONE)
+
+    def _ready(self, volume: CacheVolume) -> bool:
+        """Wait until a predecessor has let go of the cache volume, and it is known what is there."""
+        deadline = time.monotonic() + _READY_S
+        while not volume.wait_ready(_PAUSE_S * 5):
+            if self._closing.is_set() or time.monotonic() >= deadline:
+                return False
+        return True
+
+    def _next(self) -> tuple[ObjectInfo, int] | None:
+        """Return the next block that is wanted; None if there are no more."""
+        with self._lock:
+            while not self._closing.is_set():
+                if self._current is None and self._wanted:
+                    self._current = (self._wanted.popleft(), 0)
+                    self._pending[self._current[0].key] = self._count(self._current[0])
+                    self._changed.notify_all()
+                if self._current is not None:
+                    info, number = self._current
+                    is_more = number + 1 < self._count(info)
+                    self._current = (info, number + 1) if is_more else None
+                    return info, number
+                if self._is_listed:
+                    return None
+                self._changed.wait(_LONGEST_PAUSE_S)
+            return None
+
+    def _do(self, info: ObjectInfo, number: int) -> None:
+        try:
+            if not self._fetch(info, number):
+                self._end(PrefetchState.FULL)
+                return
+        except (OSError, NoRoom, MemoryError):
+            self._note_error()
+            return
+        with self._lock:
+            self._bytes += self._blocks.size(info, number)
+            self._pending[info.key] -= 1
+            if not self._pending[info.key]:
+                del self._pending[info.key]
+                self._objects += 1
+
+    def _fetch(self, info: ObjectInfo, number: int) -> bool:
+        """Have a block in the cache. False: there is no room for it. Raises StoreFault, NoRoom, MemoryError."""
+        size = self._blocks.size(info, number)
+        if self._volume is None:
+            if self._bytes + size > self._memory_bytes:
+                return False
+            self._let_others_first()
+            self._blocks.read(info, number)
+            return True
+        key = self._blocks.key(info, number)
+        if self._volume.has(key):
+            return True
+        if not self._volume.index.has_room(room_of(size)):
+            return False
+        self._let_others_first()
+        buffer = self._blocks.take(size)
+        if buffer is None:
+            raise NoRoom
+        block = Block(buffer, size)
+        del buffer
+        try:
+            assert block.view is not None
+            self._source.fetch(info, number * self._blocks.block_bytes, block.view)
+            if not self._volume.store(key, block.view):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return True
+        finally:
+            self._blocks.give_back(block)
+
+    @property
+    def _memory_bytes(self) -> int:
+        of, parts = _SHARE_OF_MEMORY
+        return self._blocks.bound_bytes * of // parts
+
+    def _count(self, info: ObjectInfo) -> int:
+        return -(-info.size // self._blocks.block_bytes)
+
+    def _let_others_first(self) -> None:
+        until = time.monotonic() + _LONGEST_PAUSE_S
+        while self._source.in_progress and time.monotonic() < until:
+            if self._closing.wait(_PAUSE_S):
+                return
+
+    def _note_error(self) -> None:
+        with self._lock:
+            self._errors += 1
+
+    def _fail(self, fault: StoreFault) -> None:
+        self._note_error()
+        self._has_failed = True
+        _LOG.warning("prefetch_listing_failed", extra={"fields": {"reason": fault.kind.value}})
+
+    def _end(self, state: PrefetchState) -> None:
+        with self._lock:
+            if self._state in (PrefetchState.LISTING, PrefetchState.FETCHING):
+                self._state = state
+                is_new = True
+            else:
+                is_new = False
+            if state is not PrefetchState.DONE:
+                self._closing.set()
+            self._changed.notify_all()
+        if is_new:
+            progress = self.progress()
+            _LOG.info(
+                "prefetch_ended",
+                extra={
+                    "fields": {
+                        "state": progress.state.value,
+                        "objects": progress.objects,
+                        "bytes": progress.bytes,
+                        "errors": progress.errors,
+                    }
+                },
+            )

@@ -1,0 +1,133 @@
+"""The reading side of an `objects` volume: what is cached, what is read ahead, what is fetched before anybody asks."""
+
+from dataclasses import dataclass
+
+from sidecar.objects.block_heat import BlockHeat
+from sidecar.objects.block_memory import BlockMemory, fitting_block_bytes
+from sidecar.objects.block_source import BlockSource
+from sidecar.objects.blocks import Blocks
+from sidecar.objects.cache_volume import CacheVolume
+from sidecar.objects.prefetch import Prefetch, PrefetchProgress
+from sidecar.objects.read_ahead import Shares
+from sidecar.objects.read_ahead_threads import ReadAheadThreads
+from sidecar.objects.reader import Reader, ReaderParts
+from sidecar.objects.reading_at_open import ReadingAtOpen
+from sidecar.objects.settings import ObjectsSettings
+from sidecar.objects.store import ObjectInfo, ObjectStore
+
+__all__ = ["ReadStatistics", "Reader", "Reading"]
+
+_MOST_THREADS = 16
+_CLOSE_S = 5.0
+_WAIT_MARGIN_S = 10
+_QUEUE_SHARE = 8  # of the memory, for what waits to be written to the cache volume
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadStatistics:
+    """What reading has come to since the daemon began. Requests: `hits` were answered from memory at once.
+
+    `exact_reads`: requests that were answered by a GET of just that range. `read_ahead_unused_bytes`: fetched and given up before anybody asked.
+    `stale`: reads of a version that is gone. `volume_*`: the cache volume.
+    """
+
+    hits: int
+    hit_bytes: int
+    misses: int
+    exact_reads: int
+    store_reads: int
+    store_bytes: int
+    stale: int
+    memory_bytes: int
+    memory_bound_bytes: int
+    memory_evicted: int
+    read_ahead_unused_bytes: int
+    volume_bytes: int
+    volume_bound_bytes: int
+    volume_read_bytes: int
+    volume_written_bytes: int
+    volume_evicted: int
+    volume_dropped: int
+    volume_faults: int
+    prefetch: PrefetchProgress
+
+
+class Reading:
+    """Reads of one volume. `cache_dir` is a directory of our own on the cache volume, "" if there is none.
+
+    Threads begin with the first work for them, but for the one of the cache volume: make this after the last fork.
+    """
+
+    def __init__(self, store: ObjectStore, settings: ObjectsSettings, cache_dir: str) -> None:
+        block_bytes = fitting_block_bytes(settings.block_bytes, settings.memory_cache_bytes)
+        memory = BlockMemory(settings.memory_cache_bytes, block_bytes)
+        self._volume = (
+            CacheVolume(cache_dir, settings.disk_cache_bytes, block_bytes, memory.bound_bytes // _QUEUE_SHARE)
+            if cache_dir and settings.disk_cache_bytes
+            else None
+        )
+        self._source = BlockSource(store, self._volume, block_bytes)
+        wait_s = settings.request_timeout_s + settings.retry_timeout_s + _WAIT_MARGIN_S
+        self._blocks = Blocks(memory, self._source.load, wait_s)
+        in_memory = memory.bound_bytes // block_bytes
+        self._threads = ReadAheadThreads(max(1, min(_MOST_THREADS, settings.connections // 2)))
+        self._parts = ReaderParts(
+            self._blocks,
+            self._source,
+            Shares(settings.read_ahead_blocks, in_memory),
+            self._threads,
+            BlockHeat(in_memory),
+        )
+        self._at_open = ReadingAtOpen(store, self._blocks, self._source, self._volume)
+        self._prefetch = Prefetch(store, settings, self._blocks, self._source, self._volume)
+
+    def begin(self) -> None:
+        """Begin to fetch what the request wants to have fetched before anybody asks."""
+        self._prefetch.begin()
+
+    def open(self, key: str, info: ObjectInfo) -> Reader:
+        """Return a reader of that version of an object. Asks nobody."""
+        return Reader(self._parts, info)
+
+    def fetch_at_open(self, key: str, known: ObjectInfo | None) -> ObjectInfo:
+        """Return the version of an object that is there now, in one round trip that brings what it begins with, too.
+
+        Raises StoreFault: MISSING if nothing is there.
+        """
+        return self._at_open.fetch(key, known)
+
+    def forget(self, key: str) -> None:
+        """Believe nothing of an object any more. Readers keep what they have."""
+        self._at_open.forget(key)
+
+    def statistics(self) -> ReadStatistics:
+        """Return what reading has come to."""
+        volume = self._volume
+        return ReadStatistics(
+            hits=self._parts.hits,
+            hit_bytes=self._parts.hit_bytes,
+            misses=self._parts.misses,
+            exact_reads=self._parts.exact_reads,
+            store_reads=self._source.store_reads,
+            store_bytes=self._source.store_bytes,
+            stale=self._source.stale,
+            memory_bytes=self._blocks.allocated_bytes,
+            memory_bound_bytes=self._blocks.bound_bytes,
+            memory_evicted=self._blocks.evicted,
+            read_ahead_unused_bytes=self._blocks.unread_bytes,
+            volume_bytes=volume.index.taken_bytes if volume else 0,
+            volume_bound_bytes=volume.index.bound_bytes if volume else 0,
+            volume_read_bytes=self._source.volume_bytes,
+            volume_written_bytes=volume.written_bytes if volume else 0,
+            volume_evicted=volume.evicted if volume else 0,
+            volume_dropped=volume.dropped if volume else 0,
+            volume_faults=volume.faults if volume else 0,
+            prefetch=self._prefetch.progress(),
+        )
+
+    def close(self) -> None:
+        """End all threads, as far as they do not wait for the store any longer than a few seconds."""
+        self._prefetch.close(_CLOSE_S)
+        self._threads.close(_CLOSE_S)
+        if self._volume is not None:
+            self._volume.close()
