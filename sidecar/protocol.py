@@ -144,6 +144,12 @@ class FilesystemOperations(CountingOperations):
         """Be ready for what the kernel asks again, after a predecessor has died. Before INIT is played back."""
         self._filesystem.resume(drained)
 
+    def close(self) -> None:
+        """Have the filesystem come to its end, once nothing is served any more. Raises what goes wrong."""
+        close = getattr(self._filesystem, "close", None)
+        if close is not None:
+            close()
+
     def _note_waiting(self) -> None:
         """Have the keeper see that the daemon works: whoever waits for another mount's turn would look hung otherwise."""
         self.work.handled += 1

@@ -1,6 +1,17 @@
-"""Settings of an `objects` volume."""
+"""Settings of an `objects` volume, from the options of its MountSpec."""
 
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
+
+from sidemount.model.errors import Faults, InvalidRequest, Reason, VolumeError
+from sidemount.model.mountspec import MountSpec, OptionValue
+
+_LONGEST_TIMEOUT_S = 24 * 3600
+_MODE = re.compile(r"0?[0-7]{3}\Z")
+_ID_MAX = (1 << 32) - 2
+_KIB, _MIB, _GIB = 1 << 10, 1 << 20, 1 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,3 +53,100 @@ class ObjectsSettings:
     request_timeout_s: int = 20
     retry_timeout_s: int = 60
     prefetch: str = ""
+
+
+def parse_settings(spec: MountSpec) -> ObjectsSettings:
+    """Return the settings of a spec. Raises InvalidRequest, or Faults for several wrong options."""
+    values: dict[str, Any] = {}
+    faults: list[VolumeError] = []
+    for name, value in spec.options:
+        option = _OPTIONS.get(name)
+        if option is None:
+            known = ", ".join(sorted(_OPTIONS))
+            faults.append(_fault(spec, name, "is not one of this filesystem's", f"known options: {known}"))
+            continue
+        field, parse = option
+        try:
+            values[field] = parse(value)
+        except ValueError as error:
+            faults.append(_fault(spec, name, f"is {value!r}, {error}"))
+    if len(faults) == 1:
+        raise faults[0]
+    if faults:
+        raise Faults(tuple(faults))
+    if "attribute_timeout_s" in values:
+        values.setdefault("entry_timeout_s", values["attribute_timeout_s"])
+    return ObjectsSettings(source=spec.source, sub_path=spec.sub_path, read_only=spec.read_only, **values)
+
+
+def _within(low: int, high: int, what: str) -> Callable[[OptionValue], int]:
+    def parse(value: OptionValue) -> int:
+        if type(value) is not int or not low <= value <= high:
+            raise ValueError(f"not {what} from {low} to {high}")
+        return value
+
+    return parse
+
+
+def _flag(value: OptionValue) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("not a boolean")
+    return value
+
+
+def _text(value: OptionValue) -> str:
+    if not isinstance(value, str):
+        raise ValueError("not a text")
+    return value
+
+
+def _mode(value: OptionValue) -> int:
+    if not isinstance(value, str) or not _MODE.match(value):
+        raise ValueError("not three octal digits such as 0644")
+    return int(value, 8)
+
+
+def _endpoint(value: OptionValue) -> str:
+    if not isinstance(value, str) or not re.match(r"https?://[^/@?#\s]+/?\Z", value):
+        raise ValueError("not a URL of a server such as https://s3.example:9000")
+    return value.rstrip("/")
+
+
+def _fault(spec: MountSpec, name: str, why: str, hint: str = "") -> InvalidRequest:
+    message = f"volume {spec.volume}: option {name} {why}"
+    return InvalidRequest(message, reason=Reason.INVALID_OPTION, hint=hint)
+
+
+_SECONDS = _within(0, _LONGEST_TIMEOUT_S, "a number of seconds")
+_PATIENCE = _within(1, 3600, "a number of seconds")
+_ID = _within(0, _ID_MAX, "a user or group id")
+_SIZE = _within(0, 1 << 60, "a number of bytes")
+
+# Option of a class → field of the settings and parser of the canonical value (durations arrive in seconds, sizes in bytes).
+_OPTIONS: dict[str, tuple[str, Callable[[OptionValue], Any]]] = {
+    "attributeTimeout": ("attribute_timeout_s", _SECONDS),
+    "entryTimeout": ("entry_timeout_s", _SECONDS),
+    "knownTimeout": ("known_timeout_s", _SECONDS),
+    "openTimeout": ("open_timeout_s", _SECONDS),
+    "missingTimeout": ("missing_timeout_s", _SECONDS),
+    "uid": ("uid", _ID),
+    "gid": ("gid", _ID),
+    "fileMode": ("file_mode", _mode),
+    "directoryMode": ("directory_mode", _mode),
+    "ignorePermissions": ("ignore_permissions", _flag),
+    "blockSize": ("block_bytes", _within(64 * _KIB, 64 * _MIB, "a number of bytes")),
+    "readAhead": ("read_ahead_blocks", _within(0, 1024, "a number of blocks")),
+    "memoryCacheBytes": ("memory_cache_bytes", _within(_MIB, 1 << 40, "a number of bytes")),
+    "cacheBytes": ("disk_cache_bytes", _SIZE),
+    "stagingBytes": ("staging_bytes", _SIZE),
+    "partSize": ("part_bytes", _within(5 * _MIB, 5 * _GIB, "a number of bytes")),
+    "uploads": ("uploading", _within(1, 64, "a number of uploads")),
+    "largestRename": ("largest_rename", _within(0, 1_000_000, "a number of keys")),
+    "region": ("region", _text),
+    "endpoint": ("endpoint", _endpoint),
+    "pathStyle": ("path_style", _flag),
+    "connections": ("connections", _within(1, 1024, "a number of connections")),
+    "requestTimeout": ("request_timeout_s", _PATIENCE),
+    "retryTimeout": ("retry_timeout_s", _PATIENCE),
+    "prefetch": ("prefetch", _text),
+}

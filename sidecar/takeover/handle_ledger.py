@@ -27,6 +27,9 @@ class HandleLedger:
         """Return a handle that never was one before, and remember it. It is noted in `step` first."""
         return next(self._numbers)
 
+    def changed(self, handle: int, traits: int) -> None:
+        """Remember other traits of a handle."""
+
     def closed(self, handle: int) -> None:
         """Forget a handle."""
 
@@ -79,6 +82,13 @@ class SharedHandleLedger(HandleLedger):
             self._head[layout.AT_NEXT_HANDLE] = number + 1
             self._words[at] = handle
             return handle
+
+    def changed(self, handle: int, traits: int) -> None:
+        """Remember other traits of a handle."""
+        slot = handle & _SLOT
+        with self._lock:
+            if slot < self._slots and self._words[slot * HANDLE_WORDS] == handle:
+                self._words[slot * HANDLE_WORDS + 2] = traits
 
     def closed(self, handle: int) -> None:
         """Forget a handle."""

@@ -1,0 +1,53 @@
+"""Who may put content at keys while names are being moved: nobody else at the same file, and nobody at all under a directory that moves."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_STRIPES = 64
+
+
+class Moves:
+    """The locks of one volume's names. Each is held while the store is asked, by threads that may wait."""
+
+    def __init__(self) -> None:
+        self._stripes = [threading.RLock() for _ in range(_STRIPES)]
+        self._settled = threading.Condition()
+        self._files = 0
+        self._is_moving = False
+        self._depth = threading.local()
+
+    @contextmanager
+    def of_file(self, node: int) -> Iterator[None]:
+        """Have a file's name and content for oneself, and no directory moved. May be taken again by who has it."""
+        depth = getattr(self._depth, "files", 0)
+        if not depth:
+            with self._settled:
+                self._settled.wait_for(lambda: not self._is_moving)
+                self._files += 1
+        self._depth.files = depth + 1
+        try:
+            with self._stripes[node % _STRIPES]:
+                yield
+        finally:
+            self._depth.files = depth
+            if not depth:
+                with self._settled:
+                    self._files -= 1
+                    self._settled.notify_all()
+
+    @contextmanager
+    def of_directory(self) -> Iterator[None]:
+        """Have all names for oneself."""
+        with self._settled:
+            self._settled.wait_for(lambda: not self._is_moving)
+            self._is_moving = True
+            self._settled.wait_for(lambda: not self._files)
+        self._depth.files = 1  # a file's lock may be taken within
+        try:
+            yield
+        finally:
+            self._depth.files = 0
+            with self._settled:
+                self._is_moving = False
+                self._settled.notify_all()

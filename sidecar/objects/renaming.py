@@ -1,0 +1,200 @@
+"""Renaming: an object store has no such thing, so objects are copied within it, and then the old ones removed.
+
+A failure before the first removal leaves everything as it was. A process that is killed leaves both, and its successor, which
+is asked again, carries on: a copy that is made twice is the same copy.
+"""
+
+import errno
+import os
+from collections.abc import Iterable
+from concurrent.futures import Executor
+from typing import NamedTuple
+
+from sidecar.directory.names import single
+from sidecar.directory.syscalls import RENAME_NOREPLACE
+from sidecar.objects.content import Content
+from sidecar.objects.handles import mark_of
+from sidecar.objects.keys import KEY_MAX_BYTES, is_beneath
+from sidecar.objects.nodes import Node, stale
+from sidecar.objects.removal import Removal
+from sidecar.objects.store import FaultKind, ObjectInfo, StoreFault
+from sidecar.objects.volume import Volume
+from sidecar.takeover import operation
+from sidecar.takeover.journal import Step
+
+_CHECKED = 1 << 32  # in a step: the target was seen to be free
+
+
+class Place(NamedTuple):
+    """A name in a directory, and its path."""
+
+    above: Node
+    name: bytes
+    path: str
+
+
+class Renaming:
+    """Renames files and directories of one volume. `copiers` runs copies side by side."""
+
+    def __init__(self, volume: Volume, content: Content, removal: Removal, copiers: Executor) -> None:
+        self._volume = volume
+        self._content = content
+        self._removal = removal
+        self._copiers = copiers
+
+    def rename(self, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int) -> None:
+        """Rename, with NOREPLACE; any other flag is EINVAL."""
+        if flags not in (0, RENAME_NOREPLACE):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        volume = self._volume
+        old, new = self._place(parent, name), self._place(new_parent, new_name)
+        if not volume.store.abilities.copy:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        with volume.journal.step(*operation.rename(parent, name, new_parent, new_name, flags)) as step:
+            if step.is_done or old.path == new.path:
+                return
+            node = volume.nodes.child(old.above, name)
+            is_directory = node.is_directory if node is not None else volume.tree.find(old.path).is_directory
+            if is_directory:
+                with volume.moves.of_directory():
+                    self._move_directory(step, node, old, new, flags)
+            else:
+                with volume.moves.of_file(0 if node is None else node.id):
+                    self._move_file(step, node, old, new, flags)
+            step.done()
+
+    def _place(self, parent: int, name: bytes) -> Place:
+        above = self._volume.nodes[parent]
+        return Place(above, name, self._volume.path_in(above, single(name)))
+
+    # Files.
+
+    def _move_file(self, step: Step, node: Node | None, old: Place, new: Place, flags: int) -> None:
+        volume = self._volume
+        key, new_key = volume.tree.key(old.path), volume.tree.key(new.path)
+        if node is not None and volume.draft(node) is not None:
+            self._content.commit(node)
+        info = self._source(key)
+        if info is None:
+            if not (step.is_recalled and self._source(new_key)):
+                volume.tree.known.forget(old.path)
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+            copied: ObjectInfo | None = None  # a predecessor has done it all
+        else:
+            copied = self._copy_file(step, info, new_key, new.path, flags)
+            volume.store.delete(key)
+        if copied is None:
+            copied = volume.store.head(new_key)
+        self._relink(node, old, new, copied)
+
+    def _copy_file(self, step: Step, info: ObjectInfo, new_key: str, new_path: str, flags: int) -> ObjectInfo:
+        volume = self._volume
+        is_exclusive = bool(flags & RENAME_NOREPLACE)
+        was_checked = step.is_recalled and step.first == mark_of(info.etag) and step.second == _CHECKED
+        if volume.tree.ask(new_path).is_directory:
+            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if is_exclusive and not was_checked and volume.tree.find(new_path).is_there:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+        step.intend(first=mark_of(info.etag), second=_CHECKED)
+        if_absent = is_exclusive and not was_checked and volume.store.abilities.put_if_absent
+        try:
+            return volume.store.copy(info.key, new_key, etag=info.etag, if_absent=if_absent)
+        except StoreFault as fault:
+            volume.tree.known.forget(new_path)
+            if fault.kind in (FaultKind.MISSING, FaultKind.CHANGED):
+                raise stale() from fault
+            raise
+
+    def _relink(self, node: Node | None, old: Place, new: Place, copied: ObjectInfo) -> None:
+        volume = self._volume
+        victim = volume.nodes.child(new.above, new.name)
+        if victim is not None and victim is not node:
+            volume.nodes.detach(victim)
+        if node is not None:
+            volume.nodes.move(node, new.above, new.name)
+            node.opened_etag = copied.etag if node.opened_etag else ""
+            draft = volume.draft(node)
+            if draft is not None:
+                draft.move(copied.key, copied)
+            else:
+                self._content.turn_all(node, copied)
+        volume.emptied(old.above, old.path)
+        volume.tree.changed(new.path, copied)
+
+    def _source(self, key: str) -> ObjectInfo | None:
+        try:
+            return self._volume.store.head(key)
+        except StoreFault as fault:
+            if fault.kind is FaultKind.MISSING:
+                return None
+            raise
+
+    # Directories.
+
+    def _move_directory(self, step: Step, node: Node | None, old: Place, new: Place, flags: int) -> None:
+        volume = self._volume
+        if is_beneath(new.path, old.path):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        drafting = [] if node is None else volume.drafting_beneath(node)
+        for one in drafting:
+            self._content.commit(one)
+        most = volume.settings.largest_rename
+        infos = volume.tree.keys_in(old.path, most + 1)
+        if len(infos) > most:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        if not (step.is_recalled and step.second == _CHECKED):
+            self._check_target(new, flags)
+        step.intend(second=_CHECKED)
+        self._copy_all(infos, old.path, new.path)
+        volume.store.delete_many([info.key for info in infos])
+        victim = volume.nodes.child(new.above, new.name)
+        if victim is not None and victim is not node:
+            volume.nodes.detach(victim)
+        if node is not None:
+            volume.nodes.move(node, new.above, new.name)
+        volume.tree.moved_directory(old.path, new.path)
+        volume.emptied(old.above, old.path)
+        self._follow(drafting, node)
+
+    def _check_target(self, new: Place, flags: int) -> None:
+        volume = self._volume
+        target = volume.tree.ask(new.path)
+        victim = volume.nodes.child(new.above, new.name)
+        is_drafted = victim is not None and volume.draft(victim) is not None
+        if flags & RENAME_NOREPLACE and (target.is_there or is_drafted):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+        if is_drafted or (target.is_there and not target.is_directory):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        if target.is_directory and self._removal.holds_any(new.path, victim):
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
+
+    def _copy_all(self, infos: Iterable[ObjectInfo], path: str, new_path: str) -> None:
+        """Copy all objects; if that fails, remove what was copied."""
+        volume = self._volume
+        old, new = volume.tree.prefix(path), volume.tree.prefix(new_path)
+        targets = [(info, new + info.key[len(old) :]) for info in infos]
+        for _, key in targets:
+            if len(key.encode()) > len(volume.tree.root.encode()) + KEY_MAX_BYTES:
+                raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
+        if not any(key == new for _, key in targets):
+            volume.store.put(new, [])  # or a directory without a key of its own would be gone for others
+        futures = [
+            self._copiers.submit(volume.store.copy, info.key, key, etag=info.etag) for info, key in targets
+        ]
+        faults = [fault for future in futures if (fault := future.exception()) is not None]
+        if faults:
+            volume.store.delete_many([new, *(key for _, key in targets)])
+            raise faults[0]
+
+    def _follow(self, drafting: Iterable[Node], node: Node | None) -> None:
+        """Have open files beneath a directory that has moved be where they are now."""
+        volume = self._volume
+        for one in drafting:
+            draft, key = volume.draft(one), volume.key(one)
+            if draft is not None:
+                draft.move(key, volume.store.head(key))
+        if node is None:
+            return
+        for one in volume.files.nodes():
+            if one not in drafting and node in volume.nodes.lineage(one):
+                self._content.look_again(one)

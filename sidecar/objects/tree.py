@@ -1,0 +1,185 @@
+"""Files and directories as a store's keys make them: what is at a path, what lies in a directory, and what we have changed of it.
+
+Every question is asked in a thread; `known` is what may be answered without.
+"""
+
+import threading
+from collections import OrderedDict, defaultdict
+
+from sidecar.objects.keys import Hidden, above_of, is_beneath, key_of, prefix_of
+from sidecar.objects.known import Fact, Known
+from sidecar.objects.metrics import Metrics
+from sidecar.objects.store import FaultKind, ObjectInfo, ObjectStore, StoreFault
+
+_NEIGHBOURS = (
+    32  # keys that a question for one name takes along: those that sort between it and what lies beneath it
+)
+_MOST_KEPT = 1 << 14
+
+
+class Tree:
+    """One volume's names. `root` is the prefix of all its keys: "" or one that ends with "/"."""
+
+    def __init__(self, store: ObjectStore, known: Known, metrics: Metrics, root: str = "") -> None:
+        self.store = store
+        self.known = known
+        self.root = root
+        self._metrics = metrics
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[str, None] = (
+            OrderedDict()
+        )  # directories that are there although no key may say so
+        self._kept_in: defaultdict[str, set[str]] = defaultdict(set)
+
+    def key(self, path: str, *, is_directory: bool = False) -> str:
+        """Return the store's key of a path. ENAMETOOLONG."""
+        return self.root + key_of(path, is_directory=is_directory)
+
+    def prefix(self, path: str) -> str:
+        """Return what the store's keys in a directory begin with."""
+        return self.root + prefix_of(path)
+
+    # Questions.
+
+    def find(self, path: str) -> Fact:
+        """Return what is at a path, believing what is known."""
+        return self.recall(path) or self.ask(path)
+
+    def recall(self, path: str) -> Fact | None:
+        """Return what may be believed of a path, None if it has to be asked."""
+        if not path:
+            return Fact(None, True, self.known.clock())
+        fact = self.known.get(path)
+        if fact is not None and not fact.is_there and path in self._kept:
+            return Fact(None, True, fact.at)
+        return fact
+
+    def ask(self, path: str) -> Fact:
+        """Ask the store what is at a path."""
+        at = self.known.clock()
+        is_directory, info = self._ask(path)
+        if is_directory and info is not None:
+            self._metrics.hide(Hidden.TWIN, self.prefix(above_of(path)), path)
+        is_directory = is_directory or (info is None and path in self._kept)
+        fact = Fact(None if is_directory else info, is_directory, at)
+        self.known.learn(path, fact)
+        return fact
+
+    def ask_file(self, path: str) -> Fact:
+        """Ask for a file that was there: the cheapest question, which does not see a directory."""
+        at = self.known.clock()
+        info = self._head(self.key(path))
+        if info is None:
+            return self.ask(path)
+        fact = Fact(info, False, at)
+        self.known.learn(path, fact)
+        return fact
+
+    def keys_in(self, path: str, most: int) -> list[ObjectInfo]:
+        """Return up to `most` objects beneath a directory, its own marker among them, in the store's order."""
+        found: list[ObjectInfo] = []
+        prefix, token = self.prefix(path), ""
+        while True:
+            page = self.store.list_page(
+                prefix, delimiter=False, token=token, most=min(1000, most - len(found))
+            )
+            found += page.objects
+            token = page.token
+            if not token or len(found) >= most:
+                return found
+
+    def has_names(self, path: str) -> bool:
+        """Tell whether anything but its own marker lies in a directory."""
+        prefix = self.prefix(path)
+        return any(info.key != prefix for info in self.keys_in(path, 2))
+
+    def _ask(self, path: str) -> tuple[bool, ObjectInfo | None]:
+        """Return whether keys lie beneath a path, and the object at it."""
+        key, beneath = self.key(path), self.prefix(path)
+        if not self.store.abilities.listing:
+            info = self._head(key)
+            return info is None and self._head(beneath) is not None, info
+        page = self.store.list_page(key, most=_NEIGHBOURS)
+        info = next((one for one in page.objects if one.key == key), None)
+        if beneath in page.prefixes:
+            return True, info
+        last = max((*(one.key for one in page.objects[-1:]), *page.prefixes[-1:]), key=str.encode, default="")
+        if not page.token or last.encode() > beneath.encode():
+            return False, info
+        return bool(self._any(beneath)), info
+
+    def _any(self, prefix: str) -> bool:
+        page = self.store.list_page(prefix, delimiter=False, most=1)
+        return bool(page.objects or page.prefixes or page.token)
+
+    def _head(self, key: str) -> ObjectInfo | None:
+        try:
+            return self.store.head(key)
+        except StoreFault as fault:
+            if fault.kind is FaultKind.MISSING:
+                return None
+            raise
+
+    # Our own changes.
+
+    def changed(self, path: str, info: ObjectInfo) -> None:
+        """Note that we have made a file, or a new version of it."""
+        self.known.learn(path, Fact(info, False, self.known.clock()))
+
+    def removed(self, path: str) -> None:
+        """Note that we have removed a file or directory. The directory that it was in stays."""
+        self.unkeep(path)
+        self.known.learn(path, Fact(None, False, self.known.clock()))
+        self.keep(above_of(path))
+
+    def made_directory(self, path: str) -> None:
+        """Note that we have made a directory."""
+        self.known.learn(path, Fact(None, True, self.known.clock()))
+
+    def moved_directory(self, old: str, new: str) -> None:
+        """Note that we have renamed a directory."""
+        self.known.forget_beneath(old)
+        self.known.forget_beneath(new)
+        with self._lock:
+            moved = [path for path in self._kept if is_beneath(path, old)]
+        for path in moved:
+            self.unkeep(path)
+            self.keep(new + path[len(old) :])
+        self.removed(old)
+        self.made_directory(new)
+
+    # Directories that are there although no key may say so.
+
+    def keep(self, path: str) -> None:
+        """Have a directory, and those that it lies in, be there until we remove them."""
+        with self._lock:
+            while path:
+                self._kept[path] = None
+                self._kept.move_to_end(path)
+                self._kept_in[above_of(path)].add(path)
+                path = above_of(path)
+            while len(self._kept) > _MOST_KEPT:
+                self._drop(next(iter(self._kept)))
+
+    def unkeep(self, path: str) -> None:
+        """Have a directory be there only if a key says so."""
+        with self._lock:
+            self._drop(path)
+
+    def is_kept(self, path: str) -> bool:
+        """Tell whether a directory is there whatever the keys say."""
+        return path in self._kept
+
+    def kept_in(self, path: str) -> tuple[str, ...]:
+        """Return the paths of such directories that lie directly in a directory."""
+        with self._lock:
+            return tuple(self._kept_in.get(path, ()))
+
+    def _drop(self, path: str) -> None:
+        if path not in self._kept:
+            return
+        del self._kept[path]
+        above = above_of(path)
+        self._kept_in[above].discard(path)
+        if not self._kept_in[above]:
+            del self._kept_in[above]
