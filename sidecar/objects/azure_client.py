@@ -1,0 +1,93 @@
+"""Calls to one container of Azure's Blob service: what the store and its uploads are made of."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from sidecar.objects.azure_container import AzureContainer
+from sidecar.objects.azure_values import info_in, is_whole
+from sidecar.objects.http_message import Answer, Request
+from sidecar.objects.ranged import Dialled, Ranged
+from sidecar.objects.retries import Calls, Operation, Refused
+from sidecar.objects.s3_values import quoted
+from sidecar.objects.store import Buffer, FaultKind, Got, ObjectInfo
+from sidecar.objects.throttle import lane_of
+
+T = TypeVar("T")
+_DELETING = 8
+
+
+class AzureClient:
+    """`root` is what all keys of this volume begin with: lanes of the throttle begin behind it."""
+
+    def __init__(
+        self, container: AzureContainer, calls: Calls, *, root: str = "", long_timeout_s: float = 0.0
+    ) -> None:
+        self.container = container
+        self.calls = calls
+        self.long_timeout_s = long_timeout_s
+        self._root = root
+
+    def call(
+        self,
+        name: str,
+        key: str,
+        method: str,
+        read: Callable[[Answer], T],
+        query: Iterable[tuple[str, str]] = (),
+        headers: Mapping[str, str] | None = None,
+        body: Sequence[Buffer] = (),
+        *,
+        lane: str | None = None,
+        is_long: bool = False,
+    ) -> T:
+        """Make a call. `is_long`: the store works on it before it answers."""
+        operation = self._operation(name, key if lane is None else lane, is_long)
+        asked = list(query)
+        return self.calls.call(
+            operation, lambda: self.container.request(method, key, asked, headers, body), read
+        )
+
+    def head(self, key: str) -> tuple[ObjectInfo, Mapping[str, str]]:
+        """Return what is at a key, and the headers that tell of it."""
+        return self.call("HEAD", key, "HEAD", lambda answer: (info_in(key, answer.headers), answer.headers))
+
+    def get(self, key: str, offset: int, buffer: memoryview, etag: str, unless: str) -> Got:
+        """Read a range."""
+
+        def make(wanted: str, version: str, other_than: str) -> Request:
+            headers = {"x-ms-range": wanted}
+            if version:
+                headers["if-match"] = quoted(version)
+            elif other_than:
+                headers["if-none-match"] = quoted(other_than)
+            return self.container.request("GET", key, (), headers)
+
+        dialled = Dialled(make, lambda headers: info_in(key, headers), is_whole)
+        ranged = Ranged(dialled, offset, buffer, etag, unless)
+        operation = self._operation("GET", key, is_long=False)
+        return self.calls.call(operation, ranged.request, ranged.got, sink=ranged)
+
+    def delete(self, key: str) -> None:
+        """Remove a blob. That there is none is no fault, unless the container is not there either."""
+        try:
+            self.call("DELETE", key, "DELETE", lambda answer: None, (), {"x-ms-delete-snapshots": "include"})
+        except Refused as refused:
+            if refused.kind is not FaultKind.MISSING or refused.code == "ContainerNotFound":
+                raise
+
+    def delete_many(self, keys: Iterable[str]) -> None:
+        """Remove blobs, some at a time. Goes on after one that cannot be removed; the first fault is raised at the end."""
+        with ThreadPoolExecutor(_DELETING, thread_name_prefix="delete") as pool:
+            faults = [one.exception() for one in [pool.submit(self.delete, key) for key in keys]]
+        for fault in faults:
+            if fault is not None:
+                raise fault
+
+    def _operation(self, name: str, key: str, is_long: bool) -> Operation:
+        return Operation(
+            name=name,
+            what=repr(f"az://{self.container.name}/{key}"),
+            lane=lane_of(key.removeprefix(self._root)),
+            timeout_s=self.long_timeout_s if is_long else 0.0,
+        )
