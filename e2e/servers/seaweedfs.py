@@ -67,6 +67,7 @@ def _arguments(directory: Path, sockets: str, ports: dict[str, int]) -> list[str
         "s3": "true",
         "s3.config": directory / "s3.json",
         "s3.port.iceberg": 0,
+        "s3.port.lance": 0,
         "s3.localSocket": f"{sockets}/s3",
         "filer.localSocket": f"{sockets}/filer",
         "filer.disableDirListing": "true",
