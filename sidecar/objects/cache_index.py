@@ -36,9 +36,9 @@ class CacheIndex:
         """Return the room that is taken, or given to somebody who is writing."""
         return self._taken
 
-    def has_room(self, room: int) -> bool:
-        """Tell whether there is room without giving anything up."""
-        return self._taken + room <= self.bound_bytes and len(self._entries) < _MOST_FILES
+    def has_room(self, size: int) -> bool:
+        """Tell whether there is room for a block of that size without giving anything up."""
+        return self._taken + room_of(size) <= self.bound_bytes and len(self._entries) < _MOST_FILES
 
     def fill(self, found: list[tuple[int, int]]) -> None:
         """Take what a scan has found: number and room, the least recently used first."""
@@ -59,14 +59,14 @@ class CacheIndex:
             if entry is not None:
                 self._entries[number] = (entry[0], True)
 
-    def reserve(self, size: int) -> list[tuple[int, int]] | None:
+    def reserve(self, size: int, *, replaces: bool = True) -> list[tuple[int, int]] | None:
         """Give room to a block of that size. Return what has to go for it, number and room, which counts until `release`.
 
-        None: it never fits.
+        None: it does not fit, not even if it `replaces` others.
         """
         room = room_of(size)
         with self._lock:
-            if room > self.bound_bytes:
+            if room > self.bound_bytes or not (replaces or self.has_room(size)):
                 return None
             victims: list[tuple[int, int]] = []
             kept = self._taken

@@ -111,8 +111,8 @@ class CacheVolume:
             self._queued_bytes += len(content)
             self._wanted.notify()
 
-    def store(self, key: BlockKey, content: memoryview) -> bool:
-        """Write a block now, in place of what has been unused for the longest time. False: it is not there."""
+    def store(self, key: BlockKey, content: memoryview, *, replaces: bool = True) -> bool:
+        """Write a block now, in place of what has been unused for the longest time if it `replaces`. False: it is not there."""
         of = identity(key, self._block_bytes)
         number = number_of(of)
         if number in self.index:
@@ -120,7 +120,7 @@ class CacheVolume:
         if not self.is_ready or time.monotonic() < self._quiet_until_s:
             self.dropped += 1
             return False
-        victims = self.index.reserve(len(content))
+        victims = self.index.reserve(len(content), replaces=replaces)
         if victims is None:
             self.dropped += 1
             return False

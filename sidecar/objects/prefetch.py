@@ -16,7 +16,6 @@ from enum import Enum
 from sidecar.objects.block_memory import Block
 from sidecar.objects.block_source import BlockSource
 from sidecar.objects.blocks import Blocks, NoRoom
-from sidecar.objects.cache_file import room_of
 from sidecar.objects.cache_volume import CacheVolume
 from sidecar.objects.prefetch_globs import Glob, parse_globs
 from sidecar.objects.settings import ObjectsSettings
@@ -75,7 +74,7 @@ class Prefetch:
         self._volume = volume
         self._globs = parse_globs(settings.prefetch)
         self._most = max(1, min(_MOST_WORKERS, settings.connections // _CONNECTIONS_OF_ONE))
-        self._closing = threading.Event()
+        self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._wanted: deque[ObjectInfo] = deque()
@@ -85,7 +84,8 @@ class Prefetch:
         self._working = 0
         self._state = PrefetchState.NONE
         self._is_listed = False
-        self._has_failed = False
+        self._is_closed = False
+        self._outcome = PrefetchState.DONE
         self._objects = self._objects_total = self._bytes = self._bytes_total = self._errors = 0
 
     def begin(self) -> None:
@@ -94,10 +94,15 @@ class Prefetch:
             return
         self._state = PrefetchState.LISTING
         self._working = self._most
-        work = [self._list, *[self._work] * self._most]
-        self._threads = [threading.Thread(target=one, name="prefetch", daemon=True) for one in work]
-        for thread in self._threads:
-            thread.start()
+        for work in [self._list, *[self._work] * self._most]:
+            thread = threading.Thread(target=work, name="prefetch", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # no memory for a thread: nobody may have a mount fail for that
+                self._stop(PrefetchState.FAILED)
+                self._state = PrefetchState.FAILED
+                return
+            self._threads.append(thread)
 
     def progress(self) -> PrefetchProgress:
         """Return how far it is."""
@@ -114,7 +119,8 @@ class Prefetch:
     def close(self, timeout_s: float) -> None:
         """Begin nothing more, and wait for what is being fetched."""
         with self._lock:
-            self._closing.set()
+            self._is_closed = True
+            self._stopping.set()
             self._changed.notify_all()
         deadline = time.monotonic() + timeout_s
         for thread in self._threads:
@@ -131,7 +137,7 @@ class Prefetch:
         finally:
             with self._lock:
                 self._is_listed = True
-                if self._state is PrefetchState.LISTING and not self._closing.is_set():
+                if self._state is PrefetchState.LISTING:
                     self._state = PrefetchState.FETCHING
                 self._changed.notify_all()
 
@@ -141,7 +147,7 @@ class Prefetch:
                 if any(other.matches(info.key) for other in earlier):
                     continue
                 self._want(info)
-            if self._closing.is_set():
+            if self._stopping.is_set():
                 return
 
     def _found(self, glob: Glob) -> Iterator[ObjectInfo]:
@@ -157,7 +163,7 @@ class Prefetch:
             page = self._page(glob.prefix, token)
             yield from page.objects
             token = page.token
-            if not token or self._closing.is_set():
+            if not token or self._stopping.is_set():
                 return
 
     def _page(self, prefix: str, token: str) -> Page:
@@ -169,13 +175,13 @@ class Prefetch:
                 if not left or fault.kind in _LASTING:
                     raise
                 self._note_error()
-                if self._closing.wait(_LISTING_PAUSE_S):
+                if self._stopping.wait(_LISTING_PAUSE_S):
                     break
         return Page((), (), "")
 
     def _want(self, info: ObjectInfo) -> None:
         with self._lock:
-            while len(self._wanted) >= _MOST_LISTED_AHEAD and not self._closing.is_set():
+            while len(self._wanted) >= _MOST_LISTED_AHEAD and not self._stopping.is_set():
                 self._changed.wait(_LONGEST_PAUSE_S)
             self._wanted.append(info)
             self._objects_total += 1
@@ -187,32 +193,27 @@ class Prefetch:
     def _work(self) -> None:
         try:
             if self._volume is not None and not self._ready(self._volume):
-                self._end(PrefetchState.FAILED)
-                return
+                self._stop(PrefetchState.FAILED)
             while (piece := self._next()) is not None:
                 self._do(*piece)
         except Exception:
-            self._end(PrefetchState.FAILED)
+            self._stop(PrefetchState.FAILED)
             _LOG.exception("prefetch_failed")
         finally:
-            with self._lock:
-                self._working -= 1
-                is_last = not self._working
-            if is_last and not self._closing.is_set():
-                self._end(PrefetchState.FAILED if self._has_failed else PrefetchState.DONE)
+            self._leave()
 
     def _ready(self, volume: CacheVolume) -> bool:
         """Wait until a predecessor has let go of the cache volume, and it is known what is there."""
         deadline = time.monotonic() + _READY_S
         while not volume.wait_ready(_PAUSE_S * 5):
-            if self._closing.is_set() or time.monotonic() >= deadline:
+            if self._stopping.is_set() or time.monotonic() >= deadline:
                 return False
         return True
 
     def _next(self) -> tuple[ObjectInfo, int] | None:
         """Return the next block that is wanted; None if there are no more."""
         with self._lock:
-            while not self._closing.is_set():
+            while not self._stopping.is_set():
                 if self._current is None and self._wanted:
                     self._current = (self._wanted.popleft(), 0)
                     self._pending[self._current[0].key] = self._count(self._current[0])
@@ -230,7 +231,7 @@ class Prefetch:
     def _do(self, info: ObjectInfo, number: int) -> None:
         try:
             if not self._fetch(info, number):
-                self._end(PrefetchState.FULL)
+                self._stop(PrefetchState.FULL)
                 return
         except (OSError, NoRoom, MemoryError):
             self._note_error()
@@ -254,7 +255,7 @@ class Prefetch:
         key = self._blocks.key(info, number)
         if self._volume.has(key):
             return True
-        if not self._volume.index.has_room(room_of(size)):
+        if not self._volume.index.has_room(size):
             return False
         self._let_others_first()
         buffer = self._blocks.take(size)
@@ -265,9 +266,11 @@ class Prefetch:
         try:
             assert block.view is not None
             self._source.fetch(info, number * self._blocks.block_bytes, block.view)
-            if not self._volume.store(key, block.view):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            return True
+            if self._volume.store(key, block.view, replaces=False):
+                return True
+            if not self._volume.index.has_room(size):
+                return False
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
         finally:
             self._blocks.give_back(block)
 
@@ -282,7 +285,7 @@ class Prefetch:
     def _let_others_first(self) -> None:
         until = time.monotonic() + _LONGEST_PAUSE_S
         while self._source.in_progress and time.monotonic() < until:
-            if self._closing.wait(_PAUSE_S):
+            if self._stopping.wait(_PAUSE_S):
                 return
 
     def _note_error(self) -> None:
@@ -291,29 +294,23 @@ class Prefetch:
 
     def _fail(self, fault: StoreFault) -> None:
         self._note_error()
-        self._has_failed = True
         _LOG.warning("prefetch_listing_failed", extra={"fields": {"reason": fault.kind.value}})
-
-    def _end(self, state: PrefetchState) -> None:
         with self._lock:
-            if self._state in (PrefetchState.LISTING, PrefetchState.FETCHING):
-                self._state = state
-                is_new = True
-            else:
-                is_new = False
-            if state is not PrefetchState.DONE:
-                self._closing.set()
+            self._outcome = PrefetchState.FAILED
+
+    def _stop(self, outcome: PrefetchState) -> None:
+        """Have nobody begin anything more."""
+        with self._lock:
+            self._outcome = outcome
+            self._stopping.set()
             self._changed.notify_all()
-        if is_new:
-            progress = self.progress()
-            _LOG.info(
-                "prefetch_ended",
-                extra={
-                    "fields": {
-                        "state": progress.state.value,
-                        "objects": progress.objects,
-                        "bytes": progress.bytes,
-                        "errors": progress.errors,
-                    }
-                },
-            )
+
+    def _leave(self) -> None:
+        with self._lock:
+            self._working -= 1
+            if self._working or self._is_closed:
+                return
+            self._state = self._outcome
+            told = {"state": self._state.value, "objects": self._objects, "bytes": self._bytes}
+            told |= {"errors": self._errors}
+        _LOG.info("prefetch_ended", extra={"fields": told})

@@ -47,7 +47,7 @@ class ScriptedStore(MemoryStore):
     def list_page(self, prefix: str, *, delimiter: bool = True, token: str = "", most: int = 1000) -> Page:
         """Return a page."""
         self._ask(("list", prefix, 0, 0))
-        return super().list_page(prefix, delimiter=delimiter, token=token, most=min(most, 7))
+        return super().list_page(prefix, delimiter=delimiter, token=token, most=min(most, 3))
 
     def gets(self) -> list[tuple[int, int]]:
         """Return offset and size of all reads."""
