@@ -28,11 +28,13 @@ class _Stream(io.RawIOBase):
     def __init__(self, sock: socket.socket) -> None:
         super().__init__()
         self._sock = sock
+        self._timeout_s = 0.0
         self._deadline_s = 0.0
         self.received = 0
 
     def allow(self, timeout_s: float) -> None:
         """Begin an exchange."""
+        self._timeout_s = timeout_s
         self._deadline_s = time.monotonic() + timeout_s
         self.received = 0
 
@@ -42,6 +44,11 @@ class _Stream(io.RawIOBase):
             raise TimeoutError
         self._sock.settimeout(left_s)
 
+    def _moved(self, count: int) -> None:
+        """Move the deadline, never farther away than it was at first: what a socket's buffer took at once is nothing to live on."""
+        farthest_s = time.monotonic() + self._timeout_s
+        self._deadline_s = min(self._deadline_s + count / LEAST_BYTES_PER_S, farthest_s)
+
     def readable(self) -> bool:
         return True
 
@@ -49,7 +56,7 @@ class _Stream(io.RawIOBase):
         self._arm()
         count = self._sock.recv_into(buffer)
         self.received += count
-        self._deadline_s += count / LEAST_BYTES_PER_S
+        self._moved(count)
         return count
 
     def send(self, content: Buffer) -> None:
@@ -58,7 +65,7 @@ class _Stream(io.RawIOBase):
         while view:
             self._arm()
             count = self._sock.send(view[:_SLICE_BYTES])
-            self._deadline_s += count / LEAST_BYTES_PER_S
+            self._moved(count)
             view = view[count:]
 
     def makefile(self, mode: str, /) -> io.BufferedReader:
