@@ -113,11 +113,14 @@ def _write_files(order: Order) -> None:
 
 
 def _filled(order: Order, templates: dict[str, str], what: str) -> Iterable[tuple[str, str]]:
-    """Return name and content of what is to be made. With credentials that need not be given, what has none of its keys is left out."""
+    """Return name and content of what is to be made.
+
+    With credentials that need not be given, what has none of its keys is left out, and what names a file that is left out.
+    """
     for name, template in sorted(templates.items()):
         keys = keys_of(template)
-        missing = [key for key in keys if not os.path.lexists(f"{order.secrets}/{key}")]
-        if order.is_optional and keys and len(missing) == len(keys):
+        missing = _missing(order, keys)
+        if order.is_optional and (_is_left_out(order, template) or _names_left_out(order, template)):
             continue
         if missing:
             raise InvalidRequest(
@@ -128,6 +131,22 @@ def _filled(order: Order, templates: dict[str, str], what: str) -> Iterable[tupl
             yield name, fill(template, lambda key: _value(order.secrets, key), order.files_dir)
         except InvalidRequest as error:
             raise InvalidRequest(f"{what} {shown(name)}: {error.message}", hint=error.hint) from error
+
+
+def _missing(order: Order, keys: tuple[str, ...]) -> list[str]:
+    return [key for key in keys if not os.path.lexists(f"{order.secrets}/{key}")]
+
+
+def _is_left_out(order: Order, template: str) -> bool:
+    keys = keys_of(template)
+    return bool(keys) and len(_missing(order, keys)) == len(keys)
+
+
+def _names_left_out(order: Order, template: str) -> bool:
+    return any(
+        template == f"{order.files_dir}/{name}" and _is_left_out(order, of_file)
+        for name, of_file in order.files.items()
+    )
 
 
 def _value(secrets: str, key: str) -> str:

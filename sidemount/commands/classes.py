@@ -1,8 +1,10 @@
-"""`sidemount classes`: the allowlist, and what each client can do."""
+"""`sidemount classes`: the allowlist, what each client can do, templates of classes, and the check of one."""
 
 import argparse
 from typing import Any
 
+from sidemount.commands.classes_check import add_check_arguments, run_check
+from sidemount.commands.classes_templates import print_template, print_templates
 from sidemount.commands.known_facts import CLUSTER, add_facts_arguments, load_facts
 from sidemount.commands.output import EXIT_FAILED, EXIT_OK, as_json, as_yaml, table
 from sidemount.model.driver_class import DriverClass
@@ -16,10 +18,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--cluster", dest="facts", action="store_const", const=CLUSTER, help="the same as --facts cluster"
     )
     parser.add_argument("-o", "--output", choices=("table", "json", "yaml"), default="table")
+    parser.add_argument(
+        "--templates", action="store_true", help="list the classes of other clients that come with Sidemount"
+    )
+    parser.add_argument(
+        "--template", default="", metavar="CLIENT", help="print one of them, to be edited and applied"
+    )
+    add_check_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the classes. Returns 1 when some manifest could not be used (said on standard error); raises VolumeError."""
+    if arguments.template:
+        return print_template(arguments.template)
+    if arguments.templates:
+        return print_templates(arguments.output)
+    if arguments.check:
+        return run_check(arguments)
     facts = load_facts(arguments)
     classes = sorted(facts.driver_classes().values(), key=lambda known: known.name)
     if arguments.output == "table":

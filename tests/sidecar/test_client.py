@@ -75,11 +75,18 @@ def test_credentials_that_need_not_be_given_are_left_out(tmp_path: Path, secrets
     for path in secrets.iterdir():
         path.unlink()
     done = _run(
-        tmp_path, "--optional", "--file=passwd=${id}:${key}", "--file=fixed=x", "--environment=KEY=${key}"
+        tmp_path,
+        "--optional",
+        "--file=passwd=${id}:${key}",
+        "--file=fixed=x",
+        "--environment=KEY=${key}",
+        f"--environment=LEFT_OUT={tmp_path}/files/passwd",
+        f"--environment=AT={tmp_path}/files/fixed",
     )
     environment, _, files = json.loads(done.stdout)
     assert files == {"fixed": "x"}
-    assert "KEY" not in environment
+    assert not {"KEY", "LEFT_OUT"} & environment.keys()
+    assert environment["AT"] == f"{tmp_path}/files/fixed"
     assert _run(tmp_path, "--environment=KEY=${key}").returncode == 78
 
 
