@@ -20,7 +20,7 @@ __all__ = ["ReadStatistics", "Reader", "Reading"]
 _MOST_THREADS = 16
 _CLOSE_S = 5.0
 _WAIT_MARGIN_S = 10
-_QUEUE_SHARE = 8  # of the memory, for what waits to be written to the cache volume
+_QUEUE_SHARE = 4  # of the memory, for what waits to be written to the cache volume
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
