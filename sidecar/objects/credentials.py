@@ -147,7 +147,7 @@ def parse(files: Mapping[str, str]) -> Credentials | None:
     for field, names in _NAMES.items():
         present = [files[name] for name in names if name in files]
         if present:
-            values[field] = present[0]
+            values[field] = present[0].strip()
     if not values and _PROFILES in files:
         values = _profile(files[_PROFILES])
     if not values:

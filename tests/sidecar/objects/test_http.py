@@ -358,6 +358,7 @@ def test_a_proxy_gets_the_whole_url_and_never_more_than_a_tunnel_of_tls(server: 
         "http://store.invalid/a?b",
         "store.invalid",
     )
+    pool.close()
     server.then(say(403, b"no"))
     refused = failure(
         pool, Request(Endpoint(True, "store.invalid", 443), "GET", "/", {"authorization": "s3cret"})
