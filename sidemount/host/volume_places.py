@@ -20,6 +20,7 @@ from sidemount.host.mount_table import (
     mount_id_of,
     read_mount_table,
 )
+from sidemount.host.read_ahead import widen_read_ahead
 from sidemount.host.views import clone_directory
 from sidemount.model.errors import BadMessage, HostFailure
 from sidemount.model.mountinfo import Mount, layers_at, mount_at
@@ -27,6 +28,7 @@ from sidemount.model.mountspec import KeeperMount, MountSpec, View
 from sidemount.model.names import client_place
 
 LAYERS_MAX = 64
+_READ_AHEAD_KIB = {"objects": 1024}  # a store is far away, and each request costs what eight small ones do
 _DIRECTORY_MODE = 0o555  # not even root's daemons write here by accident before something is mounted
 
 
@@ -154,6 +156,8 @@ class VolumePlaces:
         mount = mount_by_id(read_mount_table(), mount_id)
         if mount is None:
             raise HostFailure(f"{self.anchor}: the mount is gone as soon as it was made", errno=errnos.ENOENT)
+        if (kib := _READ_AHEAD_KIB.get(self._spec.filesystem)) is not None:
+            widen_read_ahead(mount.minor, kib)
         return mount
 
     def missing_views(self, anchor: Mount) -> tuple[Place, ...]:

@@ -208,6 +208,22 @@ def test_layers_are_counted_bounded_and_all_detached(
     assert (detached, left) == (5, 0)
 
 
+@pytest.mark.parametrize(("filesystem", "wide"), [("objects", True), ("directory", False)])
+def test_the_kernel_asks_a_far_store_for_more_at_a_time(node: MountNode, filesystem: str, wide: bool) -> None:
+    place = shared_place(node)
+
+    def steps() -> bool:
+        mount = KeeperMount(spec=directory_spec("vol", filesystem=filesystem), views=(view("vol"),))
+        at = VolumePlaces(str(place.parent), mount)
+        connection = attach(at, node.work)
+        device = Path(f"/sys/class/bdi/0:{connection_of(connection.device)}/read_ahead_kb")
+        kib = int(device.read_text()) if os.access(device, os.W_OK) else 1024 * wide
+        at.detach_all()
+        return kib >= 1024
+
+    assert node.call(steps) is wide
+
+
 def test_a_strangers_mount_over_ours_is_neither_detached_nor_taken_for_ours(node: MountNode) -> None:
     place = shared_place(node)
 
