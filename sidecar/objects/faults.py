@@ -68,7 +68,7 @@ def kind_of_status(status: int) -> FaultKind:
             return FaultKind.THROTTLED
         case 501:
             return FaultKind.UNSUPPORTED
-    if 400 <= status < 500:
+    if 300 <= status < 500:  # where a redirect leads is for the protocol to follow, or not
         return FaultKind.REQUEST
     return FaultKind.SERVER if status >= 500 else FaultKind.ANSWER
 

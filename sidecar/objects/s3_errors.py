@@ -1,6 +1,7 @@
 """What S3's error codes mean: https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html and what compatible stores add."""
 
 import errno
+import re
 from collections.abc import Mapping
 
 from sidecar.objects import xml_text
@@ -59,6 +60,7 @@ _NUMBERS: Mapping[str, int] = {
     "InvalidObjectState": errno.EACCES,  # archived: it has to be restored first
 }
 _AGAIN = frozenset({"ConditionalRequestConflict", "OperationAborted"})
+_ERROR = re.compile(rb"\s*(<\?xml[^>]*>)?\s*<Error[\s>]")
 _TEXT = 300
 
 
@@ -78,7 +80,7 @@ class ErrorBody(dict[str, str]):
 
 def has_error(answer: Answer) -> bool:
     """Tell whether a 200 says in its body that it has failed after all: a copy or a completion that took long."""
-    return (answer.status == 200 and b"<Error>" in answer.body[:300]) or b"<Error " in answer.body[:300]
+    return answer.status == 200 and _ERROR.match(answer.body) is not None
 
 
 def refusal_of(answer: Answer) -> Refusal:

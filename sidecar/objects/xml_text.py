@@ -13,7 +13,7 @@ def parse(body: bytes, root: str) -> Element:
     if b"<!DOCTYPE" in body or b"<!ENTITY" in body:
         raise ExchangeFailed(FaultKind.ANSWER, "the answer declares a document type", sent=True)
     try:
-        found = ElementTree.fromstring(body)  # noqa: S314  # no document type, so no entities
+        found = ElementTree.fromstring(body.lstrip())  # noqa: S314  # no document type, so no entities
     except ElementTree.ParseError as error:
         raise ExchangeFailed(FaultKind.ANSWER, "the answer is no XML", sent=True) from error
     if name_of(found) != root:

@@ -33,7 +33,7 @@ def say(
 
     def step(asked: Asked, sock: socket.socket) -> bool:
         lines = [f"HTTP/1.1 {status} Told", f"Content-Length: {len(body) if size is None else size}"]
-        lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+        lines += [f"{name.replace('_', '-')}: {value}" for name, value in (headers | dict(also)).items()]
         content = b"" if asked.method == "HEAD" else body
         sock.sendall("\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + content)
         return keep

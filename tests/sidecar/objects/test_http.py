@@ -26,7 +26,7 @@ from sidecar.objects.http_message import (
 )
 from sidecar.objects.http_pool import HttpPool
 from sidecar.objects.opening import tls_context
-from sidecar.objects.store import FaultKind
+from sidecar.objects.store import Buffer, FaultKind
 from tests.sidecar.objects.http_script import Asked, HttpScript, hang_up, http_script, raw, say
 
 
@@ -256,7 +256,7 @@ def test_a_body_of_buffers_goes_out_whole_and_an_early_refusal_is_heard(
     server: HttpScript, pool: HttpPool
 ) -> None:
     server.then(say(200))
-    body = [b"ab", bytearray(b"cd"), memoryview(b"efgh")[1:3], bytes(200_000)]
+    body: list[Buffer] = [b"ab", bytearray(b"cd"), memoryview(b"efgh")[1:3], bytes(200_000)]
     pool.exchange(Request(parse_endpoint(server.url)[0], "PUT", "/x", {"a": "b"}, body), 5)
     assert server.asked[0].body == b"abcdfg" + bytes(200_000)
     assert server.asked[0].headers["content-length"] == "200006"
