@@ -1,22 +1,16 @@
 """Which built-in filesystems there are, and how a volume's MountSpec becomes one that pyfuse3 can serve."""
 
 import functools
-import logging
+import importlib
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sidecar.directory.filesystem import DirectoryFilesystem, InThread, T
 from sidecar.directory.root import explain_root_error, open_root
 from sidecar.directory.settings import DirectorySettings, parse_settings
 from sidecar.directory.store import Store
-from sidecar.objects.filesystem import ObjectsFilesystem
-from sidecar.objects.opening import open_store
-from sidecar.objects.places import Places
-from sidecar.objects.settings import ObjectsSettings
-from sidecar.objects.settings import parse_settings as parse_objects_settings
-from sidecar.objects.store import StoreFault
 from sidecar.protocol import FilesystemOperations, ProtocolSettings
 from sidecar.takeover.holder import DescriptorHolder
 from sidecar.takeover.memory import Memory
@@ -24,7 +18,7 @@ from sidecar.takeover.state import begin_state, resume_state
 from sidecar.volume.filesystem import VolumeFilesystem
 from sidecar.volume.opening import open_volume
 from sidemount.host.own_descriptors import raise_descriptor_limit
-from sidemount.model.errors import HostFailure, InvalidRequest, Unsupported
+from sidemount.model.errors import HostFailure, Unsupported
 from sidemount.model.mountspec import MountSpec, OptionValue
 from sidemount.model.pool_layout import data_dir
 from sidemount.model.provisioned import VOLUME_FILESYSTEM
@@ -32,7 +26,6 @@ from sidemount.model.provisioned import VOLUME_FILESYSTEM
 if TYPE_CHECKING:
     import trio
 
-_LOG = logging.getLogger(__name__)
 _THREADS = 32
 _MOST_DIRECTORIES_OPEN = 8192
 _SHARE_FOR_DIRECTORIES = (
@@ -131,50 +124,16 @@ def _volume(spec: MountSpec, surroundings: Surroundings) -> FilesystemOperations
 
 
 def _objects(spec: MountSpec, surroundings: Surroundings) -> FilesystemOperations:
-    succession = surroundings.succession
-    places = Places(
-        state="" if succession is None else surroundings.state_dir,
-        cache=surroundings.cache if os.access(surroundings.cache, os.W_OK) else "",
-        is_resumed=succession is not None and succession.resume,
-    )
-    settings = _with_cache(parse_objects_settings(spec), places)
-    try:
-        store = open_store(spec.source, settings, surroundings.secrets)
-    except StoreFault as error:
-        raise InvalidRequest(f"volume {spec.volume}: {error.strerror}") from error
-    try:
-        filesystem = ObjectsFilesystem(
-            store, settings, surroundings.in_thread, places, open_memory(surroundings)
-        )
-    except OSError as error:
-        raise HostFailure(
-            f"volume {spec.volume}: what is being written cannot be kept: {error.strerror}",
-            errno=error.errno or 0,
-        ) from error
-    return FilesystemOperations(
-        filesystem,
-        ProtocolSettings(
-            read_only=settings.read_only,
-            attribute_timeout_s=settings.attribute_timeout_s,
-            entry_timeout_s=settings.entry_timeout_s,
-            acl=False,
-        ),
-    )
+    # 6 MiB of HTTP and TLS, which only who serves objects has to pay; a daemon that will has it before it forks: see `preload`.
+    from sidecar.objects.building import build_objects
+
+    return build_objects(spec, surroundings, lambda: open_memory(surroundings))
 
 
-def _with_cache(settings: ObjectsSettings, places: Places) -> ObjectsSettings:
-    """Return settings that need no cache volume if there is none."""
-    wanted = settings.disk_cache_bytes or settings.staging_bytes
-    if wanted and not places.cache:
-        _LOG.warning(
-            "no_cache_volume",
-            extra={
-                "consequence": "nothing is cached beyond memory, and only whole files are written",
-                "hint": "give the driver class a cacheSize",
-            },
-        )
-        return replace(settings, disk_cache_bytes=0, staging_bytes=0)
-    return settings
+def preload(filesystem: str) -> None:
+    """Import what serves a filesystem, before any process is forked that does."""
+    if filesystem == "objects":
+        importlib.import_module("sidecar.objects.building")
 
 
 def open_memory(surroundings: Surroundings) -> Memory:

@@ -80,7 +80,7 @@ class Zygote:
 
     def start(self) -> None:
         """Begin, once all that the keeper has kept is here."""
-        self._parts.load()
+        self._parts.load(self._order.spec.filesystem)
         from sidecar.zygote_spec import settle_spec  # only now: it imports what `load` has to import first
 
         try:

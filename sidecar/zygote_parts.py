@@ -36,14 +36,16 @@ class ZygoteParts:
         self._memory_events = ""
         self._memory_kills = 0
 
-    def load(self) -> None:
-        """Import what serves, once, for all processes."""
+    def load(self, filesystem: str) -> None:
+        """Import what serves a filesystem, once, for all processes."""
         if self._spares is None:
             load_pyfuse3(self.settings.runtime)
             # An external client's daemon needs none of it.
+            from sidecar.filesystems import preload
             from sidecar.spare import SpareSettings, run_spare
             from sidemount.host.own_descriptors import raise_descriptor_limit
 
+            preload(filesystem)
             # For the children as well: they have to take what a predecessor has left. And no more descriptors can be
             # sent, not even the device's, than this allows to be under way.
             raise_descriptor_limit()

@@ -91,7 +91,7 @@ class Directories:
             is_wanted = self._interest.take(directory.node.id) or position == 0
             self._emit_all(directory, stream, emit, is_wanted or not emit.takes_names, at_once)
             page = max(stream.records, default=0)
-            if page > directory.noted and stream.waiting:
+            if page > directory.noted:  # before anybody is told of a position on it
                 directory.noted = page
                 self._records.save(handle, stream.records)
 

@@ -2,7 +2,7 @@
 
 A position is the number of a page and how many of its entries were given. Which ones those were is recorded: the same page is asked for
 again when a position is sought that is not the current one, by this process or a successor, and what was given before is passed
-over, whatever has come or gone meanwhile. A page that is read again gets a new number.
+over, whatever has come or gone meanwhile and whichever page it is on now. A page that is read again gets a new number.
 
 A file and a directory of the same name may be far apart in a store's order ("a" < "a-1" < "a/"), so that it is not known at the end
 of a page whether the last of its files are hidden: the next page tells, or else a question of its own.
@@ -161,7 +161,6 @@ class Stream:
             self._queue_all(decided)
             self._begin(token)
             self._give(page, asked_at)
-        self._pass_over = frozenset()
 
     def _begin(self, token: str) -> None:
         self._page += 1
@@ -208,7 +207,11 @@ class Stream:
                 shown.append(item)
             elif item.name in directories:
                 self._metrics.hide(Hidden.TWIN, self._prefix, item.path)
-            elif page.token and last < self._tree.prefix(item.path).encode():
+            elif (
+                page.token
+                and last < self._tree.prefix(item.path).encode()
+                and item.ino not in self._pass_over
+            ):
                 self._undecided.append(item)
             else:
                 shown.append(item)

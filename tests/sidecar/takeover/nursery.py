@@ -17,6 +17,7 @@ import sys
 import time
 from typing import Any
 
+from sidecar.filesystems import preload
 from sidecar.takeover.park import Park
 from sidemount.host.fuse_mount import MountPlan, open_connection
 from tests.sidecar.takeover.serving import Fault, Plan, serve
@@ -184,6 +185,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     for name in ("target", "source", "state-dir"):
         parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--uri", default="")
+    parser.add_argument("--cache", default="")
     parser.add_argument("--filesystem", default="directory")
     parser.add_argument("--options", default="{}")
     parser.add_argument("--fault", default="none")
@@ -199,6 +202,8 @@ def main() -> None:
         source=given.source,
         target=given.target,
         state_dir=given.state_dir,
+        uri=given.uri,
+        cache=given.cache,
         filesystem=given.filesystem,
         options=json.loads(given.options),
         fault=Fault(given.fault),
@@ -210,6 +215,7 @@ def main() -> None:
         deadly_pages=given.deadly_pages,
     )
     os.chdir("/")
+    preload(plan.filesystem)
     nursery = Nursery(plan, given.ready_seconds)
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:

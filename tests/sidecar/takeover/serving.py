@@ -20,6 +20,7 @@ from sidecar.daemon_session import FuseSession, keep_buffers_in_memory, make_buf
 from sidecar.directory.listing import Directories
 from sidecar.directory.store import Store
 from sidecar.filesystems import Succession, build_operations
+from sidecar.objects.local_store import LocalStore
 from sidecar.poll_runtime import PollRuntime
 from sidecar.takeover import leftovers, shared_ledger, state
 from sidecar.takeover.drain import Drained, drain, requeue
@@ -54,7 +55,7 @@ class Fault(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How a volume is served in a test.
+    """How a volume is served in a test. `uri` is its source's, "" for the directory `source`.
 
     `quiet_s`: how long a node must be let be before the kernel is asked for it. `suicide`: how likely a daemon kills itself at each boundary of an operation, `deadly_listing`: when it has
     listed something. `stillborn`: the first one dies before INIT is answered. `deadly_operation`: every daemon dies of the second
@@ -65,6 +66,8 @@ class Plan:
     source: str
     target: str
     state_dir: str
+    uri: str = ""
+    cache: str = ""
     filesystem: str = "directory"
     options: dict[str, Any] = field(default_factory=dict)
     fault: Fault = Fault.NONE
@@ -103,7 +106,7 @@ def serve(
     spec = MountSpec(
         volume="test",
         driver_class="directory",
-        source=f"dir://{plan.source}",
+        source=plan.uri or f"dir://{plan.source}",
         filesystem=plan.filesystem,
         options=tuple(sorted(plan.options.items())),
     )
@@ -111,7 +114,7 @@ def serve(
         spec,
         source=plan.source,
         secrets="",
-        cache="",
+        cache=plan.cache,
         state_dir=plan.state_dir,
         in_thread=runtime.in_thread,
         succession=Succession(resume=resume, holder=park, held=held),
@@ -217,6 +220,8 @@ def _be_suicidal(likely: float) -> None:
 
     for name in (*_MAKING, *_TAKING):
         setattr(Store, name, around(getattr(Store, name)))
+    for name in ("put", "copy", "delete", "delete_many", "complete"):
+        setattr(LocalStore, name, around(getattr(LocalStore, name)))
     for name in ("intend", "done", "opens"):
         setattr(SharedStep, name, around(getattr(SharedStep, name)))
     setattr(SharedHandleLedger, "opened", around(SharedHandleLedger.opened))  # noqa: B010
