@@ -17,6 +17,7 @@ from sidecar.objects.store import FaultKind, StoreFault
 
 T = TypeVar("T")
 _CHECK_S = 1.0
+_LOOKS = 5
 _MOST_BYTES = 64 << 10
 
 _NAMES: Mapping[str, tuple[str, ...]] = {
@@ -93,38 +94,48 @@ class Watched(Generic[T]):
         """Return what they say, None if there are none. Looks at the files once a second. Raises StoreFault (CREDENTIALS)."""
         if self._is_none:
             return None
-        if self._clock() - self._checked_s >= _CHECK_S:
-            self._look()
+        if self._is_old():
+            with (
+                self._lock
+            ):  # the first calls wait for the first look: to ask without credentials is to be refused
+                if self._is_old():
+                    self._look()
         if self._damage and not self._has_found:
             raise damaged(self._damage)
         return self._found
 
     def renew(self) -> bool:
         """Look at the files now: the store has refused what they held. True if they hold something else by now."""
-        before = self._found
-        if not self._is_none:
+        if self._is_none:
+            return False
+        with self._lock:
+            before = self._found
             self._look()
-        return self._found != before
+            return self._found != before
 
     @property
     def damage(self) -> str:
         """Return what is wrong with the files, "" if nothing: the last good ones are in use meanwhile."""
         return self._damage
 
+    def _is_old(self) -> bool:
+        return self._clock() - self._checked_s >= _CHECK_S
+
     def _look(self) -> None:
-        with self._lock:
-            self._checked_s = self._clock()
+        for _ in range(_LOOKS):
             state = self._files.state()
             if state == self._state:
-                return
+                break
             try:
                 found = self._parse(self._files.read())
             except Damaged as error:
                 self._damage = str(error)
-                return  # the state stays unknown: they are read again next time
-            if self._files.state() != state:
-                return  # exchanged in between: perhaps half of each
-            self._state, self._found, self._damage, self._has_found = state, found, "", True
+                break  # the state stays unknown: they are read again next time
+            if self._files.state() == state:
+                self._state, self._found, self._damage, self._has_found = state, found, "", True
+                break
+            self._damage = "the files are being exchanged"  # perhaps half of each
+        self._checked_s = self._clock()
 
 
 class KeyFiles(Watched[Credentials]):

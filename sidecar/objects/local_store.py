@@ -7,6 +7,7 @@ objects. What is no path, or would be two things at once, is refused.
 import contextlib
 import errno
 import fcntl
+import io
 import itertools
 import os
 import secrets
@@ -51,7 +52,7 @@ class LocalStore:
 
     def tag_of(self, key: str) -> tuple[ObjectInfo, str]:
         """Return what is at a key and its tag."""
-        with _faults("HEAD", key), open(self._path(key), "rb") as file:
+        with _faults("HEAD", key), _opened(self._path(key)) as file:
             info = _info(key, os.fstat(file.fileno()))
             try:
                 return info, os.getxattr(file.fileno(), _TAG).decode("utf-8")
@@ -62,7 +63,7 @@ class LocalStore:
 
     def get(self, key: str, offset: int, buffer: memoryview, *, etag: str = "", unless: str = "") -> Got:
         """Read."""
-        with _faults("GET", key), open(self._path(key), "rb", buffering=0) as file:
+        with _faults("GET", key), _opened(self._path(key)) as file:
             info = _info(key, os.fstat(file.fileno()))
             if etag and info.etag != etag:
                 raise fault(
@@ -316,6 +317,14 @@ def _info(key: str, found: os.stat_result) -> ObjectInfo:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
     etag = f"{found.st_mtime_ns:x}-{found.st_size:x}-{found.st_ino:x}"
     return ObjectInfo(key, found.st_size, etag, found.st_mtime_ns)
+
+
+def _opened(path: str) -> io.FileIO:
+    """Open a file. A directory is no key."""
+    try:
+        return open(path, "rb", buffering=0)
+    except IsADirectoryError:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
 
 
 @contextlib.contextmanager
