@@ -106,9 +106,13 @@ class Content:
     def read_now(self, handle: int, offset: int, size: int) -> bytes | memoryview | None:
         """Return content that is in memory; None if it has to be waited for."""
         file = self._files[handle]
-        reader = file.reader
-        if reader is None or self._volume.draft(file.node) is not None:
+        if self._volume.draft(file.node) is not None:
             return None
+        reader = file.reader
+        if reader is None:
+            if file.info is None:  # a predecessor's: which version that was has to be asked for
+                return None
+            reader = self._reader(file)
         return reader.read_now(offset, size)
 
     def read(self, handle: int, offset: int, size: int) -> bytes | bytearray | memoryview:
