@@ -27,13 +27,21 @@ Step = Callable[[Asked, socket.socket], bool]
 
 
 def say(
-    status: int, body: bytes = b"", *, keep: bool = True, size: int | None = None, **headers: str
+    status: int,
+    body: bytes = b"",
+    *,
+    keep: bool = True,
+    size: int | None = None,
+    also: Mapping[str, str] | None = None,
+    **headers: str,
 ) -> Step:
-    """Answer. `size`: what Content-Length claims. Underscores in names of headers stand for hyphens."""
+    """Answer. `size`: what Content-Length claims. Underscores in names of headers, and of those in `also`, stand for hyphens."""
 
     def step(asked: Asked, sock: socket.socket) -> bool:
         lines = [f"HTTP/1.1 {status} Told", f"Content-Length: {len(body) if size is None else size}"]
-        lines += [f"{name.replace('_', '-')}: {value}" for name, value in (headers | dict(also)).items()]
+        lines += [
+            f"{name.replace('_', '-')}: {value}" for name, value in (headers | dict(also or {})).items()
+        ]
         content = b"" if asked.method == "HEAD" else body
         sock.sendall("\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + content)
         return keep
