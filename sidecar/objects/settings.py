@@ -22,7 +22,7 @@ class ObjectsSettings:
     listing or an earlier question told of a key, `open_timeout_s` the same at an open: 0 asks the store at each, which is close-to-open
     consistency. `missing_timeout_s`: how long a name that was not there stays so.
     `memory_cache_bytes`, `disk_cache_bytes`: bounds of the block cache. `staging_bytes`: how much all files that are written at random may take on the cache
-    volume, 0: such writes are refused. `part_bytes`: of uploads, `uploading` how many parts of one volume are on their way at once.
+    volume, 0: such writes are refused. The modes are an emptyDir's: whoever is in the pod may. `part_bytes`: of uploads, `uploading` how many parts of one volume are on their way at once.
     """
 
     source: str
@@ -35,8 +35,8 @@ class ObjectsSettings:
     missing_timeout_s: int = 1
     uid: int = 0
     gid: int = 0
-    file_mode: int = 0o644
-    directory_mode: int = 0o755
+    file_mode: int = 0o666
+    directory_mode: int = 0o777
     ignore_permissions: bool = False
     block_bytes: int = 2 << 20
     read_ahead_blocks: int = 12
