@@ -116,6 +116,8 @@ class S3Store:
             raise fault(
                 FaultKind.CHANGED, f"COPY {source!r}: another version than the one that was asked for"
             )
+        if not info.size and key.endswith("/"):  # a marker, which gateways to files do not copy
+            return self.put(key, (), if_absent=if_absent, tag=tag)
         if if_absent:
             self._require_absent(key)
         if info.size > _LARGEST_COPY_BYTES:
