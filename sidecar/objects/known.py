@@ -14,6 +14,7 @@ from sidecar.objects.keys import above_of, prefix_of
 from sidecar.objects.store import ObjectInfo
 
 MOST_FACTS = 1 << 15
+_MOST_SIZES = 1024
 
 
 class Fact(NamedTuple):
@@ -42,12 +43,16 @@ class Known:
     ) -> None:
         """`known_s`, `missing_s`: how long something that is there, or is not, is believed to stay so."""
         self.clock = clock
+        self.believes = known_s > 0 and missing_s > 0
         self._known_s = known_s
         self._missing_s = missing_s
         self._most = most
         self._lock = threading.Lock()
         self._facts: OrderedDict[str, Fact] = OrderedDict()
         self._complete: dict[str, float] = {}  # directories of which every name is among the facts
+        self._sizes: OrderedDict[str, int] = (
+            OrderedDict()
+        )  # how many names directories had when they were listed
 
     def __len__(self) -> int:
         return len(self._facts)
@@ -87,11 +92,19 @@ class Known:
 
     def listed(self, path: str, at: float, names: int) -> None:
         """Note that every name in a directory has been learnt."""
-        if names <= self._most // 2:
-            with self._lock:
+        with self._lock:
+            self._sizes[path] = names
+            self._sizes.move_to_end(path)
+            if len(self._sizes) > _MOST_SIZES:
+                self._sizes.popitem(last=False)
+            if names <= self._most // 2:
                 if len(self._complete) >= self._most:
                     self._complete.clear()
                 self._complete[path] = at
+
+    def size(self, path: str) -> int | None:
+        """Return how many names a directory had when it was last listed, None if that is not known."""
+        return self._sizes.get(path)
 
     def forget(self, path: str) -> None:
         """Know nothing of a path."""

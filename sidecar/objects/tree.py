@@ -6,7 +6,7 @@ Every question is asked in a thread; `known` is what may be answered without.
 import threading
 from collections import OrderedDict, defaultdict
 
-from sidecar.objects.keys import Hidden, above_of, is_beneath, key_of, prefix_of
+from sidecar.objects.keys import Hidden, above_of, is_beneath, key_of, name_in, path_of, prefix_of
 from sidecar.objects.known import Fact, Known
 from sidecar.objects.metrics import Metrics
 from sidecar.objects.store import FaultKind, ObjectInfo, ObjectStore, StoreFault
@@ -15,6 +15,8 @@ _NEIGHBOURS = (
     32  # keys that a question for one name takes along: those that sort between it and what lies beneath it
 )
 _MOST_KEPT = 1 << 14
+_PAGE_NAMES = 1000
+_BUSY_S, _BUSY_ASKED, _MOST_ASKED = 2.0, 4, 4096
 
 
 class Tree:
@@ -29,6 +31,10 @@ class Tree:
         self._kept: OrderedDict[str, None] = (
             OrderedDict()
         )  # directories that are there although no key may say so
+        self._asked: dict[
+            str, tuple[float, int]
+        ] = {}  # directories whose names are asked for: since when, how many
+        self._refreshing: dict[str, threading.Lock] = {}
         self._kept_in: defaultdict[str, set[str]] = defaultdict(set)
 
     def key(self, path: str, *, is_directory: bool = False) -> str:
@@ -56,6 +62,9 @@ class Tree:
 
     def ask(self, path: str) -> Fact:
         """Ask the store what is at a path."""
+        fact = self._refreshed(path)
+        if fact is not None:
+            return fact
         at = self.known.clock()
         is_directory, info = self._ask(path)
         if is_directory and info is not None:
@@ -64,6 +73,55 @@ class Tree:
         fact = Fact(None if is_directory else info, is_directory, at)
         self.known.learn(path, fact)
         return fact
+
+    def _refreshed(self, path: str) -> Fact | None:
+        """Return what a page of the whole directory tells, if so many of its names are asked for that it is worth it.
+
+        Whoever goes through the names of a directory asks for one after the other, and what was listed is soon too old.
+        """
+        above = above_of(path)
+        size = self.known.size(above)
+        if size is None or size > _PAGE_NAMES or not self.known.believes:
+            return None
+        with self._lock:
+            now = self.known.clock()
+            since, asked = self._asked.get(above, (now, 0))
+            if now - since > _BUSY_S:
+                since, asked = now, 0
+            self._asked[above] = (since, asked + 1)
+            if len(self._asked) > _MOST_ASKED:
+                self._asked.clear()
+            if asked < _BUSY_ASKED:
+                return None
+            lock = self._refreshing.setdefault(above, threading.Lock())
+        try:
+            with lock:
+                fact = self.recall(path)
+                if fact is None and self._refresh(above):
+                    fact = self.recall(path)
+                return fact
+        finally:
+            with self._lock:
+                self._refreshing.pop(above, None)
+
+    def _refresh(self, above: str) -> bool:
+        """Learn what one page tells of a whole directory; False if it does not."""
+        prefix, at = self.prefix(above), self.known.clock()
+        page = self.store.list_page(prefix)
+        if page.token:
+            return False
+        facts: dict[str, Fact] = {}
+        for info in page.objects:
+            name = name_in(info.key, prefix)
+            if info.key != prefix and isinstance(name, bytes):
+                facts[path_of(above, name)] = Fact(info, False, at)
+        for key in page.prefixes:
+            name = name_in(key, prefix)
+            if isinstance(name, bytes):
+                facts[path_of(above, name)] = Fact(None, True, at)
+        self.known.learn_all(facts.items())
+        self.known.listed(above, at, len(facts))
+        return True
 
     def ask_file(self, path: str) -> Fact:
         """Ask for a file that was there: the cheapest question, which does not see a directory."""

@@ -163,6 +163,28 @@ def test_listing_tells_what_lookups_would_ask(store: CountingStore, kernel: Kern
     assert len(store.asked) == 1
 
 
+def test_whoever_goes_through_a_directory_has_it_asked_for_as_a_whole(
+    store: CountingStore, tmp_path: Path
+) -> None:
+    kernel = make_kernel(store, tmp_path, known_timeout_s=1, missing_timeout_s=1)
+    for number in range(200):
+        store.put(f"d/{number:03}", [b"x"])
+    kernel.listdir("d")
+    known = kernel.filesystem.volume.tree.known
+    now = known.clock()
+    known.clock = lambda: now + 1.5
+    store.asked.clear()
+    for number in range(200):
+        assert kernel.stat(f"d/{number:03}").size == 1
+    assert errno_of(kernel.stat, "d/new") == "ENOENT"
+    assert len(store.asked) <= 6
+    store.delete("d/100")
+    store.put("d/new", [b"xy"])
+    known.clock = lambda: now + 3
+    assert errno_of(kernel.stat, "d/100") == "ENOENT"
+    assert kernel.stat("d/new").size == 2
+
+
 def test_what_is_known_is_forgotten_in_time(store: CountingStore, tmp_path: Path) -> None:
     kernel = make_kernel(store, tmp_path, known_timeout_s=0, missing_timeout_s=0)
     store.put("a", [b"x"])
