@@ -4,11 +4,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from sidecar.objects.http_message import Answer, ExchangeFailed
+from sidecar.objects.http_message import Answer, Request
+from sidecar.objects.ranged import Dialled, Ranged
 from sidecar.objects.retries import Calls, Operation, Refusal, Refused
 from sidecar.objects.s3_bucket import S3Bucket
-from sidecar.objects.s3_content import Content
-from sidecar.objects.s3_values import info_of, tag_in
+from sidecar.objects.s3_values import check_sums, info_of, quoted, tag_in
 from sidecar.objects.store import Buffer, FaultKind, Got, ObjectInfo
 from sidecar.objects.throttle import lane_of
 
@@ -60,31 +60,39 @@ class S3Client:
 
     def tagged(self, key: str) -> tuple[ObjectInfo, str]:
         """Return what is at a key, and its tag."""
+        info, headers = self.described(key)
+        return info, tag_in(headers)
+
+    def described(self, key: str) -> tuple[ObjectInfo, Mapping[str, str]]:
+        """Return what is at a key, and all that the store says of it."""
         try:
-            return self.call(
-                "HEAD", key, "HEAD", lambda answer: (info_of(key, answer.headers), tag_in(answer.headers))
-            )
+            return self._head(key)
         except Refused as refused:
             if refused.status not in _SILENT:
                 raise
         # A HEAD is refused without a word; the refusal of a GET says why, so that it can be learnt from.
-        content = Content(self.bucket, key, 0, memoryview(bytearray(1)), "", "")
         try:
-            return self.calls.call(
-                self.operation("GET", key),
-                content.request,
-                lambda answer: (_info(content.got(answer)), tag_in(answer.headers)),
-                sink=content,
-            )
+            self.get(key, 0, memoryview(bytearray(1)), "", "")
         except Refused as refused:
             if refused.kind is not FaultKind.RANGE:
                 raise
-        return self.call(
-            "HEAD", key, "HEAD", lambda answer: (info_of(key, answer.headers), tag_in(answer.headers))
-        )
+        return self._head(key)
 
-    def get(self, key: str, content: Content) -> Got:
+    def get(self, key: str, offset: int, buffer: memoryview, etag: str, unless: str) -> Got:
         """Read a range."""
+
+        def make(span: str, etag: str, unless: str) -> Request:
+            headers = {"range": span}
+            if etag:
+                headers["if-match"] = quoted(etag)
+            if unless:
+                headers["if-none-match"] = quoted(unless)
+            if not offset:
+                headers["x-amz-checksum-mode"] = "ENABLED"
+            return self.bucket.request("GET", key, headers=headers)
+
+        dialled = Dialled(make, lambda headers: info_of(key, headers), check_sums)
+        content = Ranged(dialled, offset, buffer, etag, unless)
         return self.calls.call(self.operation("GET", key), content.request, content.got, sink=content)
 
     def now_ns(self) -> int:
@@ -105,8 +113,5 @@ class S3Client:
             Refusal(kind, "", refused.code, refused.status), refused.strerror or "", lost=refused.lost
         )
 
-
-def _info(got: Got) -> ObjectInfo:
-    if got.info is None:
-        raise ExchangeFailed(FaultKind.ANSWER, "not modified, though no version was named", sent=True)
-    return got.info
+    def _head(self, key: str) -> tuple[ObjectInfo, Mapping[str, str]]:
+        return self.call("HEAD", key, "HEAD", lambda answer: (info_of(key, answer.headers), answer.headers))

@@ -13,14 +13,12 @@ from sidecar.objects.faults import fault
 from sidecar.objects.http_message import Answer
 from sidecar.objects.retries import Refused
 from sidecar.objects.s3_client import S3Client
-from sidecar.objects.s3_content import Content
-from sidecar.objects.s3_uploads import S3Uploads, copied
-from sidecar.objects.s3_values import TAG_HEADER, instant_ns, quoted, tag_header, written
+from sidecar.objects.s3_copying import S3Copying
+from sidecar.objects.s3_uploads import S3Uploads
+from sidecar.objects.s3_values import TAG_HEADER, quoted, tag_header, tag_in, written
 from sidecar.objects.store import Abilities, Buffer, FaultKind, Got, ObjectInfo, Page, Part
 
 _LOG = logging.getLogger(__name__)
-_LARGEST_COPY_BYTES = 5 << 30
-_COPIED_PART_BYTES = 1 << 30
 _MOST_DELETED = 1000
 _NONCE = "*"  # never the beginning of an encoded tag
 
@@ -31,6 +29,7 @@ class S3Store:
     def __init__(self, client: S3Client) -> None:
         self._client = client
         self._uploads = S3Uploads(client)
+        self._copying = S3Copying(client, self._uploads)
         self._abilities = Abilities()
 
     @property
@@ -56,7 +55,7 @@ class S3Store:
         """Read."""
         if buffer:
             try:
-                return self._client.get(key, Content(self._client.bucket, key, offset, buffer, etag, unless))
+                return self._client.get(key, offset, buffer, etag, unless)
             except Refused as refused:
                 if refused.kind is not FaultKind.RANGE:
                     raise
@@ -111,35 +110,16 @@ class S3Store:
 
     def copy(self, source: str, key: str, *, etag: str = "", if_absent: bool = False) -> ObjectInfo:
         """Copy an object."""
-        info, tag = self._client.tagged(source)
+        info, headers = self._client.described(source)
         if etag and info.etag != etag:
             raise fault(
                 FaultKind.CHANGED, f"COPY {source!r}: another version than the one that was asked for"
             )
         if not info.size and key.endswith("/"):  # a marker, which gateways to files do not copy
-            return self.put(key, (), if_absent=if_absent, tag=tag)
+            return self.put(key, (), if_absent=if_absent, tag=tag_in(headers))
         if if_absent:
             self._require_absent(key)
-        if info.size > _LARGEST_COPY_BYTES:
-            return self._copy_in_parts(info, key, tag, if_absent)
-        headers = {
-            "x-amz-copy-source": self._client.bucket.source(source),
-            "x-amz-copy-source-if-match": quoted(info.etag),
-        }
-        if if_absent:
-            headers["if-none-match"] = "*"
-
-        def read(answer: Answer) -> ObjectInfo:
-            made, modified = copied(answer, "CopyObjectResult")
-            return ObjectInfo(key, info.size, made, instant_ns(modified))
-
-        try:
-            return self._client.call("COPY", key, "PUT", read, (), headers, is_long=True)
-        except Refused as refused:
-            if if_absent and refused.kind is FaultKind.UNSUPPORTED:
-                del headers["if-none-match"]
-                return self._client.call("COPY", key, "PUT", read, (), headers, is_long=True)
-            raise
+        return self._copying.copy(info, headers, key, if_absent)
 
     def delete(self, key: str) -> None:
         """Remove an object."""
@@ -164,7 +144,7 @@ class S3Store:
 
     def begin_upload(self, key: str, *, tag: str = "") -> str:
         """Begin an upload."""
-        return self._uploads.begin(key, tag)
+        return self._uploads.begin(key, tag_header(tag))
 
     def put_part(self, key: str, upload: str, number: int, content: Sequence[Buffer]) -> Part:
         """Store a part."""
@@ -225,20 +205,6 @@ class S3Store:
                 return
             raise
         raise fault(FaultKind.EXISTS, f"{key!r} exists")
-
-    def _copy_in_parts(self, source: ObjectInfo, key: str, tag: str, if_absent: bool) -> ObjectInfo:
-        upload = self._uploads.begin(key, tag)
-        try:
-            parts = [
-                self._uploads.copy(
-                    key, upload, number, source, offset, min(_COPIED_PART_BYTES, source.size - offset)
-                )
-                for number, offset in enumerate(range(0, source.size, _COPIED_PART_BYTES), 1)
-            ]
-            return self._uploads.complete(key, upload, parts, if_absent, "")
-        except BaseException:
-            self._uploads.abort(key, upload)
-            raise
 
     def _not_deleted(self, keys: Sequence[str]) -> list[str]:
         """Ask to remove keys in one go and return those that have to be removed one by one."""

@@ -1,17 +1,15 @@
 """Multipart uploads to S3."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from sidecar.objects import s3_listing, xml_text
 from sidecar.objects.faults import plain
 from sidecar.objects.http_message import Answer, ExchangeFailed
 from sidecar.objects.retries import Refused
 from sidecar.objects.s3_client import S3Client
-from sidecar.objects.s3_values import etag_of, quoted, tag_header
+from sidecar.objects.s3_values import etag_of, quoted
 from sidecar.objects.store import Buffer, FaultKind, ObjectInfo, Part, StoreFault
-
-_MOST_KNOWN = 10_000
 
 
 class S3Uploads:
@@ -20,9 +18,9 @@ class S3Uploads:
     def __init__(self, client: S3Client) -> None:
         self._client = client
 
-    def begin(self, key: str, tag: str) -> str:
-        """Begin one and return its id."""
-        return self._client.call("CREATE UPLOAD", key, "POST", _upload_id, [("uploads", "")], tag_header(tag))
+    def begin(self, key: str, headers: Mapping[str, str]) -> str:
+        """Begin one and return its id. The headers are those of the object that it will make."""
+        return self._client.call("CREATE UPLOAD", key, "POST", _upload_id, [("uploads", "")], headers)
 
     def put(self, key: str, upload: str, number: int, content: Sequence[Buffer]) -> Part:
         """Store a part."""

@@ -3,6 +3,7 @@
 import base64
 import errno
 import hashlib
+import socket
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -117,7 +118,7 @@ def test_no_buffer_ever_holds_two_versions(place: Place) -> None:
 )
 def test_content_of_another_version_or_place_is_not_taken(place: Place, second: Step) -> None:
     place.then(content(b"0123", size=10, keep=False), second, *[error(404, "NoSuchKey")] * 1)
-    kinds = {FaultKind.CHANGED, FaultKind.MISSING}
+    kinds = {FaultKind.CHANGED, FaultKind.MISSING, FaultKind.UNSUPPORTED}
     assert refused(place.get).kind in kinds
     place.server.script.clear()
 
@@ -221,9 +222,9 @@ def test_codes_that_may_pass_are_tried_again(place: Place, status: int, code: st
 
 
 def test_a_rotated_key_is_used_at_once_after_a_refusal(place: Place) -> None:
-    def rotate(asked: Asked, sock: object) -> bool:
+    def rotate(asked: Asked, sock: socket.socket) -> bool:
         (place.secrets / "access_key_id").write_text("NEWKEY")
-        return error(403, "InvalidAccessKeyId")(asked, sock)  # type: ignore[arg-type]
+        return error(403, "InvalidAccessKeyId")(asked, sock)
 
     place.then(say(204), rotate, say(204))
     place.store.delete("k")
@@ -238,10 +239,10 @@ def test_a_rotated_key_is_used_at_once_after_a_refusal(place: Place) -> None:
 def test_a_key_that_worked_and_has_expired_is_waited_for(place: Place) -> None:
     """The Secret is rotated in the store first; kubelet brings the new one a little later."""
 
-    def rotate(asked: Asked, sock: object) -> bool:
+    def rotate(asked: Asked, sock: socket.socket) -> bool:
         if len(place.asked) == 4:
             (place.secrets / "access_key_id").write_text("NEWKEY")
-        return error(400, "ExpiredToken")(asked, sock)  # type: ignore[arg-type]
+        return error(400, "ExpiredToken")(asked, sock)
 
     place.then(say(204), rotate, rotate, rotate, say(204))
     place.store.delete("k")
@@ -463,9 +464,9 @@ def test_conditions_are_the_stores_own(place: Place) -> None:
 
 
 def own_tag(place: Place) -> Step:
-    def step(asked: Asked, sock: object) -> bool:
+    def step(asked: Asked, sock: socket.socket) -> bool:
         tag = place.asked[0].headers["x-amz-meta-sidemount-tag"]
-        return say(200, size=1, ETag='"mine"', x_amz_meta_sidemount_tag=tag)(asked, sock)  # type: ignore[arg-type]
+        return say(200, size=1, ETag='"mine"', x_amz_meta_sidemount_tag=tag)(asked, sock)
 
     return step
 
@@ -502,6 +503,42 @@ def test_a_copy_that_fails_within_a_200_is_tried_again(place: Place) -> None:
     assert place.store.copy("k", "ü") == ObjectInfo("ü", 10, "e2", DATE_NS)
     assert place.asked[2].headers["x-amz-copy-source"] == "/bucket/k"
     assert place.asked[2].headers["x-amz-copy-source-if-match"] == '"e1"'
+
+
+def test_a_large_object_is_copied_in_parts_that_keep_what_is_said_of_it(place: Place) -> None:
+    size = (1 << 30) + 1
+    head = say(
+        200, size=size, ETag='"e1"', Content_Type="text/x", x_amz_meta_own="1", x_amz_meta_sidemount_tag="t"
+    )
+    began = say(200, b"<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>")
+    part = say(200, f"<CopyPartResult><ETag>&quot;{MD5S[0]}&quot;</ETag></CopyPartResult>".encode())
+    place.then(
+        head, began, part, part, part, part, part, say(200, COMPLETED), say(200, size=size, ETag=f'"{WHOLE}"')
+    )
+    assert place.store.copy("k", "n").size == size
+    kept = {
+        name: value
+        for name, value in place.asked[1].headers.items()
+        if "meta" in name or name == "content-type"
+    }
+    assert kept == {"content-type": "text/x", "x-amz-meta-own": "1", "x-amz-meta-sidemount-tag": "t"}
+    spans = sorted(one.headers["x-amz-copy-source-range"] for one in place.asked[2:7])
+    assert spans[0] == "bytes=0-268435455"
+    assert f"bytes={1 << 30}-{1 << 30}" in spans
+    assert {one.headers["x-amz-copy-source-if-match"] for one in place.asked[2:7]} == {'"e1"'}
+
+
+def test_a_copy_of_parts_that_fails_leaves_no_upload(place: Place) -> None:
+    head = say(200, size=1 << 31, ETag='"e1"')
+    began = say(200, b"<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>")
+
+    def step(asked: Asked, sock: socket.socket) -> bool:
+        return (say(204) if asked.method == "DELETE" else error(412, "PreconditionFailed"))(asked, sock)
+
+    place.then(head, began, *[step] * 9)
+    assert refused(lambda: place.store.copy("k", "n")).kind is FaultKind.CHANGED
+    assert (place.asked[-1].method, query(place.asked[-1])) == ("DELETE", {"uploadId": "u"})
+    place.server.script.clear()  # copies that had not begun
 
 
 def test_removing_what_is_not_there_is_no_fault_but_no_bucket_is(place: Place) -> None:
