@@ -218,7 +218,7 @@ class Blocks:
             return None
 
     def give_back(self, block: Block) -> None:
-        """Take back what will not be kept."""
+        """Take back what will not be kept: now, or as soon as nobody looks at it any more."""
         with self._lock:
             self._drop(block)
 

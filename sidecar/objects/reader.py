@@ -4,6 +4,7 @@ import threading
 from functools import partial
 
 from sidecar.objects.block_heat import BlockHeat
+from sidecar.objects.block_memory import Block
 from sidecar.objects.block_source import BlockSource
 from sidecar.objects.blocks import BlockKey, Blocks, NoRoom, version_of
 from sidecar.objects.read_ahead import Advice, Shares, Streams
@@ -13,6 +14,7 @@ from sidecar.objects.store import ObjectInfo
 START = -1  # number of what an open has fetched of a large object: less than its first block
 
 _WHOLE_BYTES = 128 << 10  # a block this small is fetched whole: that costs what a part of it does
+_BORROWED_BYTES = 64 << 10  # to have memory cleared and given by the system costs more than to take a block's
 _EMPTY = memoryview(b"")
 
 
@@ -136,7 +138,20 @@ class Reader:
     def _read_exactly(self, offset: int, size: int) -> memoryview:
         with self._parts.lock:
             self._parts.exact_reads += 1
-        content = memoryview(bytearray(size))
+        if size < _BORROWED_BYTES or size > self._block_bytes:
+            return self._filled(offset, memoryview(bytearray(size)))
+        buffer = self._blocks.take(self._block_bytes)
+        if buffer is None:
+            return self._filled(offset, memoryview(bytearray(size)))
+        block = Block(buffer, size)
+        del buffer
+        try:
+            assert block.view is not None
+            return self._filled(offset, block.view)
+        finally:
+            self._blocks.give_back(block)  # as soon as nobody looks at the answer any more
+
+    def _filled(self, offset: int, content: memoryview) -> memoryview:
         self._parts.source.read(self.info, offset, content)
         return content
 

@@ -104,6 +104,22 @@ def test_a_read_over_the_edge_of_blocks_is_one_request(reading: Reading, store: 
     assert store.gets() == [(offset, 2000)]
 
 
+def test_large_random_reads_borrow_memory_within_its_bound(
+    large_blocks: Reading, store: ScriptedStore
+) -> None:
+    info, content = put(store, "key", 400 * BLOCK)
+    reader = large_blocks.open("key", info)
+    kept: list[tuple[int, memoryview | bytes]] = []
+    for number in range(90, 0, -1):
+        offset = number * 4 * BLOCK + 100
+        kept.append((offset, reader.read(offset, 2 * BLOCK)))
+        assert large_blocks.statistics().memory_bytes <= 64 * BLOCK
+        del kept[:-5]
+        assert all(view == content[at : at + 2 * BLOCK] for at, view in kept)
+    assert large_blocks.statistics().memory_bytes <= 8 * 4 * BLOCK
+    assert large_blocks.statistics().exact_reads == 90
+
+
 def test_past_the_end_is_nothing(reading: Reading, store: ScriptedStore) -> None:
     info, content = put(store, "key", 100)
     reader = reading.open("key", info)
