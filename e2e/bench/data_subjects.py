@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,43 +51,65 @@ Serve = Callable[[Path, Path], AbstractContextManager[Served]]
 def ours(runtime: str = "poll", filesystem: str = "directory", **options: OptionValue) -> Serve:
     """Return how our own keeper and daemon serve. The source of a `volume` is the volume's directory."""
 
-    @contextlib.contextmanager
-    def serve(work: Path, source: Path) -> Iterator[Served]:
-        mounts, run = work / "mounts", work / "run"
-        for place in (mounts, run):
-            place.mkdir()
-        _check("mount", "-t", "tmpfs", "bench", mounts)
-        _check("mount", "--make-shared", mounts)
-        with (
-            contextlib.ExitStack() as stack,
-            (work / "log").open("wb") as log,
-        ):
-            stack.callback(_detach, mounts)
-            keeper = stack.enter_context(
-                _running(_keeper_argv(mounts, run), log, _config(source, filesystem, options))
-            )
-            daemon = stack.enter_context(_running(_daemon_argv(run, source, runtime), log, ""))
-            # A client that waits for the mount before it is served would be what hangs; so both are asked instead.
-            _wait(
-                lambda: ask(str(run / _VOLUME), timeout_s=_START_S).startswith("ready"),
-                (keeper, daemon),
-                work,
-            )
-            yield Served(mounts / _VOLUME, _serving(daemon.pid))
+    def serve(work: Path, source: Path) -> AbstractContextManager[Served]:
+        spec = MountSpec(
+            volume=_VOLUME,
+            driver_class="directory",
+            source=f"dir://{source}",
+            filesystem=filesystem,
+            options=tuple(sorted(options.items())),
+            takeover=True,
+            uid=0,
+        )
+        return serve_spec(spec, work, ["--source", str(source), "--runtime", runtime])
 
     return serve
 
 
+@contextlib.contextmanager
+def serve_spec(spec: MountSpec, work: Path, flags: Sequence[str]) -> Iterator[Served]:
+    """Serve a volume with our keeper and a daemon with further flags, beneath a directory of its own."""
+    mounts, run = work / "mounts", work / "run"
+    for place in (mounts, run):
+        place.mkdir()
+    _check("mount", "-t", "tmpfs", "bench", mounts)
+    _check("mount", "--make-shared", mounts)
+    config = encode_keeper_config(
+        KeeperConfig(mounts=(KeeperMount(spec=spec, views=(View(name=spec.volume),)),))
+    )
+    with (
+        contextlib.ExitStack() as stack,
+        (work / "log").open("wb") as log,
+    ):
+        stack.callback(_detach, mounts)
+        keeper = stack.enter_context(_running(_keeper_argv(mounts, run), log, config))
+        daemon = stack.enter_context(_running(_daemon_argv(run / spec.volume, flags), log, ""))
+        # A client that waits for the mount before it is served would be what hangs; so both are asked instead.
+        _wait(
+            lambda: ask(str(run / spec.volume), timeout_s=_START_S).startswith("ready"),
+            (keeper, daemon),
+            work,
+        )
+        yield Served(mounts / spec.volume, _serving(daemon.pid))
+
+
 def foreign(*argv: str) -> Serve:
-    """Return how a program serves that stays in the foreground. SOURCE and TARGET in its arguments are replaced."""
+    """Return how a program serves that stays in the foreground. SOURCE, TARGET and WORK in its arguments are replaced.
+
+    WORK is an empty directory on a disk, for a cache.
+    """
 
     @contextlib.contextmanager
     def serve(work: Path, source: Path) -> Iterator[Served]:
         if shutil.which(argv[0]) is None:
             raise NotServedError(f"{argv[0]} is not installed")
-        target = work / "mount"
+        target, scratch = work / "mount", work / "scratch"
         target.mkdir()
-        command = [word.replace("SOURCE", str(source)).replace("TARGET", str(target)) for word in argv]
+        scratch.mkdir()
+        places = {"SOURCE": source, "TARGET": target, "WORK": scratch}
+        command = list(argv)
+        for name, place in places.items():
+            command = [word.replace(name, str(place)) for word in command]
         with (
             contextlib.ExitStack() as stack,
             (work / "log").open("wb") as log,
@@ -95,7 +117,7 @@ def foreign(*argv: str) -> Serve:
             process = stack.enter_context(_running(command, log, ""))
             stack.callback(_detach, target)
             _wait(lambda: _is_mounted(target), (process,), work)
-            yield Served(target, process.pid)
+            yield Served(target, _holding(process.pid) or process.pid)
 
     return serve
 
@@ -105,23 +127,9 @@ def _keeper_argv(mounts: Path, run: Path) -> list[str]:
     return [sys.executable, "-S", "-E", "-m", "sidecar", "keeper", *places]
 
 
-def _daemon_argv(run: Path, source: Path, runtime: str) -> list[str]:
+def _daemon_argv(run: Path, flags: Sequence[str]) -> list[str]:
     bounds = ["setpriv", f"--bounding-set={_CAPABILITIES}", "--inh-caps=-all", "--no-new-privs"]
-    places = ["--run-dir", str(run / _VOLUME), "--source", str(source)]
-    return [*bounds, sys.executable, "-m", "sidecar", "daemon", "--runtime", runtime, *places]
-
-
-def _config(source: Path, filesystem: str, options: dict[str, OptionValue]) -> str:
-    spec = MountSpec(
-        volume=_VOLUME,
-        driver_class="directory",
-        source=f"dir://{source}",
-        filesystem=filesystem,
-        options=tuple(sorted(options.items())),
-        takeover=True,
-        uid=0,
-    )
-    return encode_keeper_config(KeeperConfig(mounts=(KeeperMount(spec=spec, views=(View(name=_VOLUME),)),)))
+    return [*bounds, sys.executable, "-m", "sidecar", "daemon", "--run-dir", str(run), *flags]
 
 
 @contextlib.contextmanager
@@ -165,12 +173,31 @@ def _is_mounted(target: Path) -> bool:
 
 def _serving(first: int) -> int:
     """Return the child of a daemon's first process that has the device."""
-    for child in Path(f"/proc/{first}/task/{first}/children").read_text().split():
-        for descriptor in Path(f"/proc/{child}/fd").iterdir():
-            with contextlib.suppress(OSError):
-                if descriptor.readlink() == Path("/dev/fuse"):
-                    return int(child)
+    for child in _children(first):
+        if _has_device(child):
+            return child
     raise NotServedError("no process has the device")
+
+
+def _holding(first: int) -> int | None:
+    """Return which of a program's processes has the device: it, or a child that it watches over."""
+    return next((pid for pid in (first, *_children(first)) if _has_device(pid)), None)
+
+
+def _children(pid: int) -> list[int]:
+    return [
+        int(child)
+        for thread in Path(f"/proc/{pid}/task").iterdir()
+        for child in (thread / "children").read_text().split()
+    ]
+
+
+def _has_device(pid: int) -> bool:
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            if descriptor.readlink() == Path("/dev/fuse"):
+                return True
+    return False
 
 
 def _detach(target: Path) -> None:
