@@ -123,6 +123,8 @@ class DraftCommit:
         ours = [one for one in state.attempts if one.tag == tag]
         if not ours:
             return None
+        with body.lock:
+            self._parts.give_up()  # it may have ended halfway: the object is there, and the upload still is
         if ours[-1].is_current and info.size == state.size:
             self._finish(info, tag)
             return info

@@ -58,9 +58,10 @@ class Ranges:
     def within(self, start: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield what of the set is in a range."""
         for number in range(bisect_right(self._ends, start), len(self._starts)):
-            if self._starts[number] >= end:
+            begin, stop = max(self._starts[number], start), min(self._ends[number], end)
+            if begin >= stop:
                 return
-            yield max(self._starts[number], start), min(self._ends[number], end)
+            yield begin, stop
 
     def missing(self, start: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield what of a range is not in the set."""

@@ -14,6 +14,7 @@ from sidecar.objects.draft_ranges import Ranges
 from sidecar.objects.store import ObjectInfo, Part
 from sidecar.objects.upload_layout import Layout, Span
 
+FORMAT = 1  # of the log, and of the rule of `upload_layout` that it goes by: another one's logs cannot be gone on with
 _MOST_ATTEMPTS = 16
 _FAR = 1 << 63
 
@@ -224,6 +225,7 @@ class DraftState:
         upload = self.upload
         return {
             "t": "draft",
+            "format": FORMAT,
             "node": self.node_id,
             "key": self.key,
             "part_bytes": self.part_bytes,

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 LARGEST_OBJECT = 5 << 40  # of S3 and GCS; the others take more
 _STEADY = 4000  # so many parts are of one size: 32 GB of parts of 8 MiB
-_TIER = 600  # after which so many each are twice as large as those before
+_TIER = 450  # after which so many each are twice as large as those before
 _COPIED = 256 << 20
 _MOST_COPIED = 2000
 

@@ -12,7 +12,7 @@ from sidecar.objects.draft import Draft
 from sidecar.objects.draft_body import DraftBody
 from sidecar.objects.draft_errands import DraftErrands
 from sidecar.objects.draft_log import DraftLog, read_log
-from sidecar.objects.draft_state import begun, replay
+from sidecar.objects.draft_state import FORMAT, begun, replay
 from sidecar.objects.draft_workshop import Workshop
 from sidecar.objects.settings import ObjectsSettings
 from sidecar.objects.spool import Spool
@@ -198,6 +198,9 @@ class Drafts:
             for suffix in (_SPOOL, _LOG):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(path + suffix)
+            return
+        if records[0].get("format") != FORMAT:
+            _log.error("leave_written_file", extra={"key": records[0].get("key"), "path": path})
             return
         spool = Spool(path + _SPOOL)
         state = replay(records, spool.size)
