@@ -28,6 +28,7 @@ from e2e.cluster.progress import Progress
 _ROOT = Path(__file__).parents[2]
 _BUILD = _ROOT / "build" / "bench"
 _CHART = _ROOT / "docs" / "objects.svg"
+_GCSFUSE = GoModule("gcsfuse", "gcsfuse", "-s -w", "4 minutes", root=_ROOT / "e2e" / "clients")
 _LIMIT_S = 3600.0
 _READ = Goal(at_least=1.5)
 _READ_TIME = Goal(at_most=round(1 / 1.5, 3))
@@ -91,7 +92,8 @@ def measure(rounds: int, *arguments: str) -> dict[str, Any]:
     _BUILD.mkdir(parents=True, exist_ok=True)
     given = ["--rounds", str(rounds), *arguments]
     with suppress(ClusterFault):  # then without it
-        given += ["--gcsfuse", str(go_programs(_BUILD.parent / "servers", Progress("bench"), (_GCSFUSE,))["gcsfuse"])]
+        programs = go_programs(_BUILD.parent / "servers", Progress("bench"), (_GCSFUSE,))
+        given += ["--gcsfuse", str(programs["gcsfuse"])]
     work = Path(tempfile.mkdtemp(prefix="objects-", dir=_BUILD))
     try:
         return _run_apart([str(work), *given])
