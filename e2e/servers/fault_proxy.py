@@ -104,7 +104,7 @@ class FaultProxy:
             yield rule
         finally:
             with self._lock:
-                self._rules.remove(rule)
+                self._rules = [one for one in self._rules if one is not rule]
 
     def clear(self) -> None:
         """Forget all rules and requests."""
@@ -123,6 +123,13 @@ class FaultProxy:
             listener.close()
         for client in clients:
             _reset(client)
+        deadline = time.monotonic() + _ENDED_S
+        while self._is_serving(clients) and time.monotonic() < deadline:
+            time.sleep(0.001)
+
+    def _is_serving(self, clients: list[socket.socket]) -> bool:
+        with self._lock:
+            return any(client in self._clients for client in clients)
 
     def accept(self) -> None:
         """Listen again, on the same port."""
@@ -176,7 +183,7 @@ class FaultProxy:
     def _take(self, client: socket.socket, stream: IO[bytes], upstream: http.client.HTTPConnection) -> bool:
         """Take one request. False at the end of the connection."""
         line = stream.readline()
-        if not line:
+        if not line or self._listener is None:
             return False
         method, target, _ = line.decode("latin-1").split()
         headers = http.client.parse_headers(stream)

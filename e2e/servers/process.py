@@ -24,19 +24,24 @@ class ServerFault(Exception):
     """A server that did not start. The text has the end of its log."""
 
 
-def free_port() -> int:
-    """Return a port of loopback that nobody listens on at this moment."""
+def free_port(*, above: int = 0) -> int:
+    """Return a port of loopback that nobody listens on at this moment; with `above`, the one so far below it is free, too."""
     for port in random.sample(_PORTS, 200):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((LOOPBACK, port))
-            except OSError as error:
-                if error.errno != errno.EADDRINUSE:
-                    raise
-                continue
+        if _is_free(port) and (not above or _is_free(port - above)):
             return port
     raise ServerFault(f"no free port between {_PORTS.start} and {_PORTS.stop}")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            return False
+    return True
 
 
 class ServerProcess:

@@ -12,7 +12,8 @@ from e2e.servers.s3_place import S3Place
 
 _ACCESS, _SECRET = "sidemount-access", "sidemount-secret-of-tests"
 _VOLUME_MB = 1024
-_FILER_PORTS = ("master.port", "master.port.grpc", "volume.port", "volume.port.grpc", "filer.port.grpc")
+_FILER_PORTS = ("master.port", "master.port.grpc", "volume.port", "volume.port.grpc")
+_GRPC_ABOVE = 10_000
 
 
 @contextmanager
@@ -32,7 +33,10 @@ def seaweedfs(directory: Path, bucket: str = "bucket") -> Iterator[S3Place]:
     ports: dict[str, int] = {}
 
     def plan() -> tuple[Sequence[str], Callable[[], bool]]:
-        ports.update({name: free_port() for name in ("s3.port", "s3.port.grpc", "filer.port", *_FILER_PORTS)})
+        ports.update({name: free_port() for name in ("s3.port", "s3.port.grpc", *_FILER_PORTS)})
+        # Where a client looks for it that is told the other one alone, as SeaweedFS' own URLs have it.
+        ports["filer.port.grpc"] = free_port(above=_GRPC_ABOVE)
+        ports["filer.port"] = ports["filer.port.grpc"] - _GRPC_ABOVE
         argv = [str(program), "-logtostderr=true", "server", *_arguments(directory, sockets, ports)]
         return argv, lambda: _is_ready(ports["filer.port"], ports["s3.port"], bucket)
 

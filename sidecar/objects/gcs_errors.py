@@ -1,6 +1,7 @@
 """What Google Cloud Storage's errors mean: https://cloud.google.com/storage/docs/json_api/v1/status-codes."""
 
 import json
+import re
 
 from sidecar.objects.faults import kind_of_status
 from sidecar.objects.http_message import Answer
@@ -8,6 +9,7 @@ from sidecar.objects.retries import Refusal
 from sidecar.objects.store import FaultKind
 
 _THROTTLED = frozenset({"rateLimitExceeded", "userRateLimitExceeded", "quotaExceeded"})
+_UNLIKE = re.compile(r"hash .* doesn't match calculated", re.IGNORECASE)
 _TEXT = 300
 
 
@@ -20,6 +22,8 @@ def refusal_of(answer: Answer) -> Refusal:
         kind = FaultKind.CREDENTIALS
     elif status == 403 and reason in _THROTTLED:
         kind = FaultKind.THROTTLED
+    elif status == 400 and _UNLIKE.search(told):
+        kind = FaultKind.CHECKSUM
     text = f"HTTP {status}" + (f" {reason}" if reason else "") + (f": {told}" if told else "")
     pause = answer.headers.get("retry-after", "")
     pause_s = min(float(pause), 60.0) if pause.isascii() and pause.isdigit() else 0.0
