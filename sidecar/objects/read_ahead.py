@@ -14,7 +14,9 @@ _PROVEN_BYTES = (
     1 << 20
 )  # one after the other: less may be a single read of the application, which the kernel cuts into pieces
 _PROVEN_REQUESTS = 16
-_LARGE_BYTES = 512 << 10  # nobody who wants to see only how a file begins asks for that much
+_LARGE_BYTES = (
+    128 << 10
+)  # who wants to see only how a file begins asks for less, and the kernel for twice that at most
 _ACTIVE_S = 2.0
 _SHARE_FOR_READ_AHEAD = (3, 4)  # of the memory: the rest is for what is being read
 
@@ -155,7 +157,7 @@ class Streams:
         return range(max(stream.first, stream.block + 1), stream.asked)
 
     def _advance(self, stream: Stream, offset: int) -> Advice:
-        """Open a stream's window a little further with each block that it comes to."""
+        """Open a stream's window a little further with each block that it comes to. The first time, that block itself is wanted."""
         block = offset // self._block_bytes
         if block <= stream.block:
             return _SINGLE if stream.is_starved else _GOES_ON
@@ -163,10 +165,12 @@ class Streams:
         share = self._shares.of_one(stream, time.monotonic())
         stream.is_starved = share == 0
         stream.window = min(share, max(1, stream.window * 2))
-        begin = max(stream.asked, block + 1)
+        begin = max(stream.asked, block + 1) if stream.asked else block
         end = min(self._blocks, block + 1 + stream.window)
+        if stream.is_starved:
+            return _SINGLE
         if end <= begin:
-            return _SINGLE if stream.is_starved else _GOES_ON
+            return _GOES_ON
         if not stream.asked:
             stream.first = begin
         stream.asked = end
