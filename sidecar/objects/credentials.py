@@ -95,9 +95,7 @@ class Watched(Generic[T]):
         if self._is_none:
             return None
         if self._is_old():
-            with (
-                self._lock
-            ):  # the first calls wait for the first look: to ask without credentials is to be refused
+            with self._lock:  # the first calls wait for the first look: to ask without is to be refused
                 if self._is_old():
                     self._look()
         if self._damage and not self._has_found:
@@ -131,6 +129,9 @@ class Watched(Generic[T]):
             except Damaged as error:
                 self._damage = str(error)
                 break  # the state stays unknown: they are read again next time
+            if found is None and self._found is not None:
+                self._damage = "the files are gone"
+                break
             if self._files.state() == state:
                 self._state, self._found, self._damage, self._has_found = state, found, "", True
                 break

@@ -1,5 +1,6 @@
 """A bucket: where it is, who asks it, and how its refusals are understood. All that is S3's own about one request."""
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
@@ -11,6 +12,7 @@ from sidecar.objects.retries import Refusal
 from sidecar.objects.signing import Credentials, Signer, encode_key, encode_query, sha256_of
 from sidecar.objects.store import Buffer, FaultKind
 
+_CLOCK_S = 1.0
 DEFAULT_REGION = "us-east-1"
 _RENEWING = frozenset({FaultKind.DENIED, FaultKind.CREDENTIALS})
 _ELSEWHERE = frozenset(
@@ -59,6 +61,7 @@ class S3Bucket:
         self._ahead_s = 0.0
         self._signer = Signer()
         self._has_worked = False
+        self._used = threading.local()
         self._place(endpoint or self._aws())
 
     def request(
@@ -83,6 +86,7 @@ class S3Bucket:
     def prepare(self, request: Request) -> Request:
         """Sign."""
         credentials = self._credentials.current()
+        self._used.state = self._state(credentials)
         if credentials is None:
             return request
         headers = {
@@ -99,6 +103,7 @@ class S3Bucket:
                 credentials,
                 self._region,
                 self._clock() + self._ahead_s,
+                # Of every body, under TLS too: every store checks it, and it is the fastest sum that all of them know.
                 sha256_of(request.body),
             )
         )
@@ -115,35 +120,39 @@ class S3Bucket:
         return refusal
 
     def adapt(self, refusal: Refusal, answer: Answer) -> bool:
-        """Learn the clock, the region or newer credentials from a refusal."""
+        """Learn the clock, the region or newer credentials from a refusal. True if they are not what this thread has asked with."""
         if refusal.code == "RequestTimeTooSkewed":
-            return self._set_clock(answer)
-        if refusal.status in (301, 307, 308) or refusal.code in _ELSEWHERE:
-            return self._move(answer)
-        if refusal.kind in _RENEWING:
-            return self._credentials.renew()
-        return False
-
-    def _set_clock(self, answer: Answer) -> bool:
-        try:
-            told = parsedate_to_datetime(answer.headers.get("date", "")).timestamp()
-        except ValueError:
+            self._set_clock(answer)
+        elif refusal.status in (301, 307, 308) or refusal.code in _ELSEWHERE:
+            self._move(answer)
+        elif refusal.kind in _RENEWING:
+            self._credentials.renew()
+        else:
             return False
-        ahead_s = told - self._clock()
-        is_news = abs(ahead_s - self._ahead_s) > 1
-        self._ahead_s = ahead_s
-        return is_news
+        # Another thread may have learnt it meanwhile.
+        return bool(self._state(self._credentials.current()) != self._used.state)
 
-    def _move(self, answer: Answer) -> bool:
+    def _state(self, credentials: Credentials | None) -> tuple[Credentials | None, str, float]:
+        return credentials, self._region, self._ahead_s
+
+    def _set_clock(self, answer: Answer) -> None:
+        try:
+            told_s = parsedate_to_datetime(answer.headers.get("date", "")).timestamp()
+        except ValueError:
+            return
+        ahead_s = told_s - self._clock()
+        if abs(ahead_s - self._ahead_s) > _CLOCK_S:
+            self._ahead_s = ahead_s
+
+    def _move(self, answer: Answer) -> None:
         """Follow a bucket to its region. Signed requests go nowhere but to AWS, or to the endpoint that the settings name."""
         body = s3_errors.ErrorBody.of(answer)
         region = answer.headers.get("x-amz-bucket-region") or body.get("Region", "")
         if not region or region == self._region or not region.replace("-", "").isalnum():
-            return False
+            return
         self._region = region
         if self._is_aws:
             self._place(self._aws())
-        return True
 
     def _aws(self) -> str:
         domain = "amazonaws.com.cn" if self._region.startswith("cn-") else "amazonaws.com"

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from urllib.parse import quote, unquote, unquote_plus
+from urllib.parse import quote, unquote, unquote_to_bytes
 
 from sidecar.objects.http_message import Answer, ExchangeFailed
 from sidecar.objects.store import FaultKind, ObjectInfo
@@ -35,6 +35,7 @@ def moment_ns(told: str) -> int:
         return 0
 
 
+@functools.lru_cache(maxsize=256)
 def instant_ns(told: str) -> int:
     """Return the time that a listing names, 0 if none. In whole seconds, as headers have it: the two must agree."""
     try:
@@ -75,7 +76,9 @@ def tag_in(headers: Mapping[str, str]) -> str:
 
 def decoded(text: str) -> str:
     """Return a key that a listing has encoded. What is no UTF-8 comes as surrogate escapes."""
-    return unquote_plus(text, errors="surrogateescape") if "%" in text or "+" in text else text
+    if "+" in text:
+        text = text.replace("+", " ")
+    return unquote_to_bytes(text).decode("utf-8", "surrogateescape") if "%" in text else text
 
 
 def is_text(key: str) -> bool:

@@ -114,6 +114,7 @@ def test_a_secret_exchanged_by_kubelet_is_taken_as_a_whole(tmp_path: Path) -> No
     "damage",
     [
         pytest.param(lambda path: (path / "secret_access_key").unlink(), id="half of it gone"),
+        pytest.param(lambda path: [one.unlink() for one in path.iterdir()], id="all of it gone"),
         pytest.param(lambda path: (path / "secret_access_key").write_text(""), id="truncated"),
         pytest.param(lambda path: (path / "access_key_id").write_bytes(b"\xff\xfe\0"), id="no text"),
         pytest.param(lambda path: (path / "access_key_id").write_bytes(b"x" * 100_000), id="too long"),

@@ -4,6 +4,7 @@ import base64
 import errno
 import hashlib
 import socket
+import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -236,6 +237,42 @@ def test_a_rotated_key_is_used_at_once_after_a_refusal(place: Place) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("code", "headers"),
+    [
+        pytest.param("InvalidAccessKeyId", {}, id="credentials"),
+        pytest.param("PermanentRedirect", {"x-amz-bucket-region": "eu-west-1"}, id="region"),
+        pytest.param("RequestTimeTooSkewed", {"date": "Fri, 24 May 2013 00:00:00 GMT"}, id="clock"),
+    ],
+)
+def test_what_another_thread_has_learnt_meanwhile_is_tried_too(
+    tmp_path: Path, code: str, headers: dict[str, str]
+) -> None:
+    (tmp_path / "access_key_id").write_text("OLD")
+    (tmp_path / "secret_access_key").write_text("S")
+    answer = Answer(403, headers, f"<Error><Code>{code}</Code></Error>".encode())
+    bucket = S3Bucket("bucket", KeyFiles(str(tmp_path)))
+    ready, learnt, found = threading.Barrier(2), threading.Barrier(2), []
+
+    def ask(first: bool) -> None:
+        request = bucket.prepare(bucket.request("GET", "k"))
+        refusal = bucket.explain(request, answer) or pytest.fail("it is one")
+        ready.wait(5)
+        if first:
+            (tmp_path / "access_key_id").write_text("NEWKEY")
+            found.append(bucket.adapt(refusal, answer))
+        learnt.wait(5)
+        if not first:
+            found.append(bucket.adapt(refusal, answer))
+
+    threads = [threading.Thread(target=ask, args=(first,)) for first in (True, False)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert found == [True, True]
+
+
 def test_a_key_that_worked_and_has_expired_is_waited_for(place: Place) -> None:
     """The Secret is rotated in the store first; kubelet brings the new one a little later."""
 
@@ -327,11 +364,12 @@ def test_a_bucket_with_dots_is_in_the_path_where_a_certificate_could_not_match()
 
 def test_at_aws_the_host_follows_the_region() -> None:
     bucket = S3Bucket("bucket", KeyFiles(""))
+    bucket.prepare(bucket.request("GET", "k"))
     answer = Answer(301, {"x-amz-bucket-region": "eu-west-1"}, b"")
     refusal = bucket.explain(bucket.request("GET", "k"), answer)
     assert refusal is not None
     assert bucket.adapt(refusal, answer)
-    assert bucket.request("GET", "k").endpoint.host == "s3.eu-west-1.amazonaws.com"
+    assert bucket.prepare(bucket.request("GET", "k")).endpoint.host == "s3.eu-west-1.amazonaws.com"
     assert not bucket.adapt(refusal, answer)
     odd = Answer(301, {"x-amz-bucket-region": "evil.example/x"}, b"")
     assert not bucket.adapt(refusal, odd)
