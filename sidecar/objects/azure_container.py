@@ -1,6 +1,7 @@
 """A container of Azure's Blob service: where it is, who asks it, and how its refusals are understood."""
 
 import errno
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from email.utils import formatdate
@@ -43,6 +44,7 @@ class AzureContainer:
         self._place = parse_endpoint(endpoint) if endpoint else None
         self._clock = clock
         self._has_worked = False
+        self._used = threading.local()
 
     def request(
         self,
@@ -84,7 +86,7 @@ class AzureContainer:
             "x-ms-version": VERSION,
             "x-ms-date": formatdate(self._clock(), usegmt=True),
         }
-        found = self._credentials.current()
+        self._used.credentials = found = self._credentials.current()
         if found is None:
             return request
         if found.key:
@@ -106,8 +108,12 @@ class AzureContainer:
         return refusal
 
     def adapt(self, refusal: Refusal, answer: Answer) -> bool:
-        """Look for newer credentials after a refusal."""
-        return refusal.kind in _RENEWING and self._credentials.renew()
+        """Look for newer credentials after a refusal. True too if another thread has found them meanwhile."""
+        if refusal.kind not in _RENEWING:
+            return False
+        return self._credentials.renew() or self._credentials.current() != getattr(
+            self._used, "credentials", None
+        )
 
     def _where(self) -> tuple[Endpoint, str]:
         if self._place is not None:

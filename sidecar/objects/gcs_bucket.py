@@ -3,6 +3,7 @@
 Source: https://cloud.google.com/storage/docs/json_api
 """
 
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 from urllib.parse import quote
@@ -35,6 +36,7 @@ class GcsBucket:
         self.name = name
         self._tokens = tokens
         self._has_worked = False
+        self._used = threading.local()
         self._endpoint, self._base = parse_endpoint(endpoint or DEFAULT_ENDPOINT)
         self._bucket = f"{self._base}/storage/v1/b/{encode(name)}"
 
@@ -62,7 +64,7 @@ class GcsBucket:
 
     def prepare(self, request: Request) -> Request:
         """Add the token."""
-        token = self._tokens.current()
+        self._used.token = token = self._tokens.current()
         if token is not None:
             request.headers["authorization"] = f"Bearer {token}"
         return request
@@ -78,8 +80,10 @@ class GcsBucket:
         return refusal
 
     def adapt(self, refusal: Refusal, answer: Answer) -> bool:
-        """Look for another token after a refusal."""
-        return refusal.kind in (FaultKind.CREDENTIALS, FaultKind.DENIED) and self._tokens.renew()
+        """Look for another token after a refusal. True too if another thread has found one meanwhile."""
+        if refusal.kind not in (FaultKind.CREDENTIALS, FaultKind.DENIED):
+            return False
+        return self._tokens.renew() or self._tokens.current() != getattr(self._used, "token", None)
 
 
 def encode(text: str) -> str:
