@@ -138,6 +138,7 @@ class ObjectsFilesystem:
         self.volume.reading.close()
         for pool in (self._copiers, self._pagers):
             pool.shutdown(wait=False, cancel_futures=True)
+        self.volume.tree.close()
         self._store.close()
         if not is_done:
             raise OSError(errno.EIO, "not everything that was written has reached the store")

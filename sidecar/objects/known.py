@@ -92,19 +92,24 @@ class Known:
 
     def listed(self, path: str, at: float, names: int) -> None:
         """Note that every name in a directory has been learnt."""
+        self.sized(path, names)
+        if names <= self._most // 2:
+            with self._lock:
+                if len(self._complete) >= self._most:
+                    self._complete.clear()
+                self._complete[path] = at
+
+    def sized(self, path: str, names: int) -> None:
+        """Note how many names a directory has, or that it has more than that."""
         with self._lock:
             self._sizes[path] = names
             self._sizes.move_to_end(path)
             if len(self._sizes) > _MOST_SIZES:
                 self._sizes.popitem(last=False)
-            if names <= self._most // 2:
-                if len(self._complete) >= self._most:
-                    self._complete.clear()
-                self._complete[path] = at
 
-    def size(self, path: str) -> int | None:
-        """Return how many names a directory had when it was last listed, None if that is not known."""
-        return self._sizes.get(path)
+    def size(self, path: str, unknown: int) -> int:
+        """Return how many names a directory had when it was last listed, or `unknown`."""
+        return self._sizes.get(path, unknown)
 
     def forget(self, path: str) -> None:
         """Know nothing of a path."""

@@ -5,15 +5,14 @@ Every question is asked in a thread; `known` is what may be answered without.
 
 import threading
 from collections import OrderedDict, defaultdict
+from concurrent.futures import ThreadPoolExecutor
 
 from sidecar.objects.keys import Hidden, above_of, is_beneath, key_of, name_in, path_of, prefix_of
 from sidecar.objects.known import Fact, Known
 from sidecar.objects.metrics import Metrics
 from sidecar.objects.store import FaultKind, ObjectInfo, ObjectStore, StoreFault
 
-_NEIGHBOURS = (
-    32  # keys that a question for one name takes along: those that sort between it and what lies beneath it
-)
+_ASKERS = 16
 _MOST_KEPT = 1 << 14
 _PAGE_NAMES = 1000
 _BUSY_S, _BUSY_ASKED, _MOST_ASKED = 2.0, 4, 4096
@@ -27,6 +26,7 @@ class Tree:
         self.known = known
         self.root = root
         self._metrics = metrics
+        self._askers = ThreadPoolExecutor(_ASKERS, thread_name_prefix="ask")
         self._lock = threading.Lock()
         self._kept: OrderedDict[str, None] = (
             OrderedDict()
@@ -80,8 +80,7 @@ class Tree:
         Whoever goes through the names of a directory asks for one after the other, and what was listed is soon too old.
         """
         above = above_of(path)
-        size = self.known.size(above)
-        if size is None or size > _PAGE_NAMES or not self.known.believes:
+        if self.known.size(above, _PAGE_NAMES) > _PAGE_NAMES or not self.known.believes:
             return None
         with self._lock:
             now = self.known.clock()
@@ -109,6 +108,7 @@ class Tree:
         prefix, at = self.prefix(above), self.known.clock()
         page = self.store.list_page(prefix)
         if page.token:
+            self.known.sized(above, _PAGE_NAMES + 1)
             return False
         facts: dict[str, Fact] = {}
         for info in page.objects:
@@ -152,19 +152,17 @@ class Tree:
         return any(info.key != prefix for info in self.keys_in(path, 2))
 
     def _ask(self, path: str) -> tuple[bool, ObjectInfo | None]:
-        """Return whether keys lie beneath a path, and the object at it."""
+        """Return whether keys lie beneath a path, and the object at it: two questions at once.
+
+        One listing of all that begins with the path would do, but some servers go through a whole directory for it.
+        """
         key, beneath = self.key(path), self.prefix(path)
         if not self.store.abilities.listing:
             info = self._head(key)
             return info is None and self._head(beneath) is not None, info
-        page = self.store.list_page(key, most=_NEIGHBOURS)
-        info = next((one for one in page.objects if one.key == key), None)
-        if beneath in page.prefixes:
-            return True, info
-        last = max((*(one.key for one in page.objects[-1:]), *page.prefixes[-1:]), key=str.encode, default="")
-        if not page.token or last.encode() > beneath.encode():
-            return False, info
-        return bool(self._any(beneath)), info
+        heading = self._askers.submit(self._head, key)
+        is_directory = self._any(beneath)
+        return is_directory, heading.result()
 
     def _any(self, prefix: str) -> bool:
         page = self.store.list_page(prefix, delimiter=False, most=1)
@@ -177,6 +175,10 @@ class Tree:
             if fault.kind is FaultKind.MISSING:
                 return None
             raise
+
+    def close(self) -> None:
+        """Ask nothing any more."""
+        self._askers.shutdown(wait=False, cancel_futures=True)
 
     # Our own changes.
 
