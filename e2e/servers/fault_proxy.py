@@ -55,8 +55,15 @@ class _Ended(Exception):
 class FaultProxy:
     """The proxy. `port` is where it listens; it passes everything on until it is told otherwise."""
 
-    def __init__(self, upstream_port: int) -> None:
+    def __init__(
+        self,
+        upstream_port: int,
+        make_socket: Callable[[], socket.socket] = socket.socket,
+        port: int = 0,
+    ) -> None:
+        """`make_socket` makes what it listens at: in another network namespace, perhaps. `port` 0: any."""
         self._upstream_port = upstream_port
+        self._make_socket = make_socket
         self._rules: list[Rule] = []
         self._asked: list[Asked] = []
         self._clients: set[socket.socket] = set()
@@ -64,7 +71,7 @@ class FaultProxy:
         self._lock = threading.Lock()
         self._ending = threading.Event()
         self._listener: socket.socket | None = None
-        self.port = 0
+        self.port = port
 
     def __enter__(self) -> Self:
         self.accept()
@@ -133,7 +140,7 @@ class FaultProxy:
 
     def accept(self) -> None:
         """Listen again, on the same port."""
-        listener = socket.socket()
+        listener = self._make_socket()
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((LOOPBACK, self.port))
         listener.listen(128)
