@@ -215,7 +215,8 @@ class CacheVolume:
             while not _locked(lock):
                 if self._closing.wait(_LOCK_PAUSE_S):
                     return lock
-            self.index.fill(scan(self._directory, lambda: not self._closing.wait(0.001)))
+            for piece in scan(self._directory, lambda: not self._closing.wait(0.001)):
+                self.index.fill(piece)
             excess = self.index.taken_bytes - self.index.bound_bytes
             self._remove(self.index.shrink(excess))
         except BaseException:

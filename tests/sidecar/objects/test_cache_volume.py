@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +18,7 @@ import pytest
 from sidecar.objects import cache_volume
 from sidecar.objects.blocks import BlockKey
 from sidecar.objects.cache_file import HEADER_BYTES, identity, room_of, write_block
-from sidecar.objects.cache_index import TEMPORARY, CacheIndex, number_of, path_of
+from sidecar.objects.cache_index import TEMPORARY, CacheIndex, number_of, path_of, scan
 from sidecar.objects.cache_volume import CacheVolume
 from sidecar.objects.reading import Reading
 from tests.sidecar.objects.scripted_store import BLOCK, ScriptedStore, content_of, settings, until
@@ -324,9 +324,9 @@ def test_what_it_cannot_keep_up_with_is_dropped_at_once(
 def test_a_scan_of_many_files_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     may = threading.Event()
 
-    def slow(directory: str, breathe: object) -> list[tuple[int, int]]:
+    def slow(directory: str, breathe: Callable[[], bool]) -> Iterator[list[tuple[int, int]]]:
         assert may.wait(20)
-        return []
+        yield from scan(directory, breathe)
 
     with volume_in(tmp_path) as volume:
         assert volume.store(key(0), of(0))
@@ -337,6 +337,7 @@ def test_a_scan_of_many_files_holds_nobody_up(tmp_path: Path, monkeypatch: pytes
     volume.offer(key(1), of(1))
     may.set()
     assert volume.wait_ready(20)
+    assert volume.has(key(0))
     volume.close()
 
 
