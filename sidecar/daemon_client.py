@@ -82,12 +82,15 @@ class Client:
         killer.start()
 
     def poll(self) -> int | None:
-        """Return its exit code, None while it runs: 128 + N if signal N ended it; 0 if it is the one we sent to end it."""
+        """Return its exit code, None while it runs: 128 + N if signal N ended it; 0 if it is the one we sent to end it.
+
+        Some take the signal and then end with the code that a shell has for it.
+        """
         code = self._process.poll()
         if code is None:
             return None
         self._reader.join(_LAST_OUTPUT_S)
-        if code == -signal.SIGTERM and self._is_told_to_end:
+        if self._is_told_to_end and code in (-signal.SIGTERM, 128 + signal.SIGTERM):
             return 0
         return 128 - code if code < 0 else code
 

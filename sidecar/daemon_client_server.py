@@ -10,6 +10,7 @@ import signal
 import time
 from collections import deque
 
+from sidecar import daemon_codes
 from sidecar.daemon_client import Client, client_argv
 from sidecar.daemon_client_family import end_family
 from sidecar.daemon_settings import DaemonSettings, Master, Order
@@ -151,6 +152,8 @@ class ClientServer:
             self._log.error("client_ended", code=code, output=self._client.tail())
         self._client = None
         now = time.monotonic()
+        if code == 0 and not self._is_told_to_end and now - self._started < _WORKED_S:
+            code = daemon_codes.NOT_STARTED  # some call that success, and kubelet would, too
         if code == 0 or self._is_told_to_end or not self._restarts.is_due(self._started, now):
             self._master.ended(code, clean=code == 0)
             return

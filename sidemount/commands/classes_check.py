@@ -56,6 +56,9 @@ def add_check_arguments(parser: argparse.ArgumentParser) -> None:
         help="a directory that the client may write to, as a volume of its container would be; all else is read-only",
     )
     group.add_argument(
+        "--own-tmp", action="store_true", help="its image has a writable /tmp, such as a link to its cache"
+    )
+    group.add_argument(
         "--timeout",
         type=_seconds,
         default=_TIMEOUT_S,
@@ -94,6 +97,7 @@ def _case(name: str, arguments: argparse.Namespace) -> Case:
         is_source_read_only=arguments.read_only,
         timeout_s=arguments.timeout,
         writable=tuple(arguments.writable),
+        own_tmp=arguments.own_tmp,
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from sidecar import daemon_codes
 from sidemount.host.handover import Bye, GiveUp, Hello, Ready, Serve, Stop
 from sidemount.model.mountspec import MountSpec
 from tests.host.keeper_pod import is_alive, wait_stopped
@@ -109,6 +110,18 @@ def test_a_stop_that_comes_with_its_death_ends_nothing_else(daemon: Daemon) -> N
 def test_a_client_that_dies_at_once_ends_its_container(daemon: Daemon) -> None:
     daemon.serve("sh", "-c", "exit 7")
     assert daemon.process.wait(DEADLINE_S) == 7
+
+
+def test_a_client_that_ends_at_once_as_if_all_were_well_has_failed(daemon: Daemon) -> None:
+    daemon.serve("sh", "-c", "echo no such bucket; exit 0")
+    assert daemon.process.wait(DEADLINE_S) == daemon_codes.NOT_STARTED
+
+
+def test_a_shell_s_code_for_our_own_signal_is_no_failure(daemon: Daemon) -> None:
+    line = daemon.serve("sh", "-c", "trap 'exit 143' TERM; sleep 1000 & wait")
+    time.sleep(WORKED_S)
+    line.say(Stop())
+    assert daemon.process.wait(DEADLINE_S) == 0
 
 
 def test_what_a_client_has_started_ends_before_the_next_one_is_asked_for(daemon: Daemon) -> None:

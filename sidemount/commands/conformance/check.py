@@ -24,6 +24,7 @@ _STANDS = 12  # no check waits for its time more often than that
 _SECRET_MAX = 1 << 20
 _SECRETS_MAX = 64
 _KILLED_S = 20.0
+_PLACE = "/run"  # not below /tmp, which the client may need for itself
 _INSIDE = "sidemount.commands.conformance.inside"
 
 
@@ -31,7 +32,7 @@ def check_class(case: Case, tell: Callable[[Finding], None]) -> list[Finding]:
     """Check a class, telling each finding as it is found; return them all. Raises VolumeError if it cannot be checked here."""
     _require_machine()
     case = replace(case, mark=secrets.token_hex(4))
-    base = os.path.realpath(tempfile.mkdtemp(prefix="sidemount-check-"))
+    base = os.path.realpath(tempfile.mkdtemp(prefix="sidemount-check-", dir=_PLACE))
     try:
         order = _order(case, base)
         return _run(order, tell, within_s=_STANDS * case.timeout_s)
@@ -83,6 +84,7 @@ def _order(case: Case, base: str) -> str:
         {
             "base": base,
             "writable": list(case.writable),
+            "own_tmp": case.own_tmp,
             "stands": [stand.to_json() for stand in stands.values()],
             "capabilities": list(known.capabilities),
             "descriptor": known.abilities.descriptor,

@@ -23,7 +23,7 @@ def main() -> int:
     """Run the check; the exit code is 0 if it was run to its end, whatever was found."""
     order = json.load(sys.stdin)
     try:
-        furnish(order["base"], order["writable"])
+        furnish(order["base"], order.pop("writable"), own_tmp=order.pop("own_tmp"))
     except VolumeError as error:
         sys.stderr.write(f"{error}\n")
         return 1
@@ -50,7 +50,6 @@ def run_trials(scene: Scene) -> Iterator[Finding]:
 
 def _scene(order: dict[str, Any]) -> Scene:
     stands = {raw["name"]: Stand.from_json(raw) for raw in order.pop("stands")}
-    order.pop("writable")
     return Scene(stands=stands, **{**order, "capabilities": tuple(order["capabilities"])})
 
 

@@ -29,6 +29,7 @@ class Case:
     is_source_read_only: bool = False
     timeout_s: float = 30.0
     writable: tuple[str, ...] = ()
+    own_tmp: bool = False
     mark: str = ""
 
 

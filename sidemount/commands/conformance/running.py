@@ -130,7 +130,7 @@ class Running:
     def end(self) -> Ending:
         """End it as a pod ends, and tell what was left of it."""
         began = time.monotonic()
-        family = _family(self.daemon.pid)
+        family = family_of(self.daemon.pid)
         for process in (self.daemon, self.keeper):
             process.send_signal(signal.SIGTERM)
         codes: list[int | None] = []
@@ -146,7 +146,7 @@ class Running:
 
     def close(self) -> None:
         """Kill whatever is left, and take its mounts away."""
-        family = _family(self.daemon.pid)
+        family = family_of(self.daemon.pid)
         for process in (self.daemon, self.keeper):
             process.kill()
         for pid in family:
@@ -230,7 +230,7 @@ def _less_rights(uid: int, capabilities: Sequence[str]) -> tuple[str, ...]:
     return ("setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", *sets, "--no-new-privs")
 
 
-def _family(pid: int) -> dict[int, str]:
+def family_of(pid: int) -> dict[int, str]:
     """Return a process and all that descend from it, with their names."""
     everybody = {int(e): parent_and_name(int(e)) for e in os.listdir("/proc") if e.isdecimal()}
     found: dict[int, str] = {}

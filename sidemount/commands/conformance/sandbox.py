@@ -17,27 +17,43 @@ from sidemount.model.names import UNPRIVILEGED_UID
 _MS_REMOUNT, _MS_BIND = 0x20, 0x1000
 _DISKS = frozenset({"bcachefs", "btrfs", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"})
 _ACCOUNT = f"nonroot:x:{UNPRIVILEGED_UID}:{UNPRIVILEGED_UID}:nonroot:/:/usr/sbin/nologin\n"
-_SIZE = "size=2g,mode=755"
+_TMP = "/tmp"  # noqa: S108 - in a namespace where nobody else writes
+_FLAGS = mount_api.MS_NOSUID | mount_api.MS_NODEV
 
 
-def furnish(base: str, writable: Iterable[str]) -> None:
-    """Make `base` memory and everything else read-only but the directories that are named. Raises VolumeError."""
-    for path in writable:
-        if not os.path.isabs(path) or not os.path.isdir(path):
-            raise InvalidRequest(
-                f"--writable {shown(path)} is no directory", hint="name one by its absolute path"
-            )
-        mount_api.mount(path, path, "", _MS_BIND)
-    mount_api.mount("sidemount-check", base, "tmpfs", mount_api.MS_NOSUID | mount_api.MS_NODEV, _SIZE)
+def furnish(base: str, writable: Iterable[str], *, own_tmp: bool) -> None:
+    """Make `base` memory and everything else read-only but the directories that are named, and a /tmp of its own. Raises VolumeError."""
+    opened = [(path, _open(path)) for path in writable]
+    mount_api.mount("sidemount-check", base, "tmpfs", _FLAGS, "size=2g,mode=755")
+    if own_tmp:
+        _cover_tmp(base)
+    for path, directory in opened:
+        mount_api.mount(f"/proc/self/fd/{directory}", path, "", _MS_BIND)
+        os.close(directory)
     _add_account(base)
-    kept = {base, *map(os.path.realpath, writable)}
+    kept = {base, *(os.path.realpath(path) for path, _ in opened), *((_TMP,) if own_tmp else ())}
     for mount in read_mount_table():
-        if (
-            mount.fstype in _DISKS
-            and mount.mount_point not in kept
-            and not mount.mount_point.startswith("/dev")
-        ):
-            _make_read_only(mount.mount_point)
+        place = mount.mount_point
+        if mount.fstype in _DISKS and place not in kept and not place.startswith("/dev"):
+            _make_read_only(place)
+
+
+def _cover_tmp(base: str) -> None:
+    """What is written to /tmp goes to memory; what was there before can be read, for programs may be there."""
+    for name in ("upper", "work"):
+        os.mkdir(f"{base}/{name}")
+    os.chmod(f"{base}/upper", 0o1777)  # noqa: S103 - as /tmp is
+    layers = f"lowerdir={_TMP},upperdir={base}/upper,workdir={base}/work"
+    mount_api.mount("sidemount-check", _TMP, "overlay", _FLAGS, layers)
+
+
+def _open(path: str) -> int:
+    try:
+        if os.path.isabs(path):
+            return os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        pass  # told below, as a path that is not absolute is
+    raise InvalidRequest(f"--writable {shown(path)} is no directory", hint="name one by its absolute path")
 
 
 def _add_account(base: str) -> None:

@@ -54,7 +54,7 @@ class Scene:
                 secrets = [*self.stands[name].secrets.values(), WRONG_CREDENTIAL]
                 if any(each in told for each in spellings(secrets)):
                     self.leaks.add(f"the log of stand {name}")
-                self.words += started.output()[-1:]
+                self.words += (started.output() or started.faults())[-1:]
 
     def until(self, act: Callable[[], Any], what: str) -> Any:
         """Return the first true answer of `act` within the case's time. Raises NotAsDeclared."""

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from sidemount.commands.conformance.children import Late, Refused, ask
 from sidemount.commands.conformance.finding import CannotTry, Finding, NotAsDeclared
-from sidemount.commands.conformance.running import Running
+from sidemount.commands.conformance.running import Running, family_of
 from sidemount.commands.conformance.scene import Scene, found, untried
 
 CHECKS = ("hang", "clean-up")
@@ -32,7 +32,8 @@ def try_hung(scene: Scene, *, has_written: bool) -> Iterator[Finding]:
 
 def _hang(scene: Scene, stand: Running) -> str:
     pid = stand.serving()
-    os.kill(pid, signal.SIGSTOP)
+    for each in family_of(pid):  # a client may be several processes, and it is not told which of them serves
+        os.kill(each, signal.SIGSTOP)
     stopped = time.monotonic()
     with suppress(Late, Refused):  # what an application sees meanwhile is an error; it is the keeper's turn
         ask(lambda: os.path.lexists(f"{stand.root}/not-there-{scene.mark}"), within_s=scene.timeout_s)

@@ -1,7 +1,8 @@
 """Stands that cannot work: each should end soon, with a code that is not 0 and words that say why, or tell at the first use."""
 
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 
 from sidemount.commands.conformance.children import Refused, ask
 from sidemount.commands.conformance.finding import CannotTry, Finding, NotAsDeclared
@@ -10,6 +11,8 @@ from sidemount.commands.conformance.scene import Scene, found
 
 _ANSWER_S = 15.0
 _SHOWN = 160
+_OURS = re.compile(r"sidemount-(no-such|missing|wrong)-")
+_FAULT = re.compile(r"(?i)error|fatal|fail|invalid|denied|no such|not found|unknown|cannot|wrong")
 _WHY_NOT = {
     "wrong-option": "a built-in filesystem has no argv: options are checked before anything starts",
     "missing-source": "the class's sources or its command leave no other source to name",
@@ -41,7 +44,13 @@ def _refusal(scene: Scene, name: str) -> str:
             raise NotAsDeclared("ends with code 0, as if all were well")
         if not words:
             raise NotAsDeclared(f"ends with code {code} and says nothing")
-        return f"ends with code {code}: {words[-1][:_SHOWN]}"
+        return f"ends with code {code}: {_telling(words)[:_SHOWN]}"
+
+
+def _telling(words: Sequence[str]) -> str:
+    """Return the line that says most: many programs end with how they are called."""
+    found = [line for line in words if _OURS.search(line)] or [line for line in words if _FAULT.search(line)]
+    return found[0] if found else words[-1]
 
 
 def _first_use(scene: Scene, stand: Running, name: str) -> str:
