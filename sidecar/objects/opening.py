@@ -6,15 +6,15 @@ import ssl
 import urllib.request
 from collections.abc import Callable, Mapping
 
-from sidecar.objects.credentials import KeyFiles
-from sidecar.objects.faults import fault
+from sidecar.objects.credentials_web_identity import RoleKeys
+from sidecar.objects.faults import Counts, fault
 from sidecar.objects.http_message import Endpoint, parse_endpoint
 from sidecar.objects.http_pool import HttpPool
 from sidecar.objects.local_store import LocalStore
 from sidecar.objects.memory_store import MemoryStore
 from sidecar.objects.prefixed_store import PrefixedStore
 from sidecar.objects.retries import Calls
-from sidecar.objects.s3_bucket import S3Bucket
+from sidecar.objects.s3_bucket import DEFAULT_REGION, S3Bucket, aws_endpoint
 from sidecar.objects.s3_client import S3Client
 from sidecar.objects.s3_store import S3Store
 from sidecar.objects.settings import ObjectsSettings
@@ -86,18 +86,29 @@ def proxy_of(endpoint: Endpoint) -> Endpoint | None:
 
 def _open_s3(source: str, settings: ObjectsSettings, secrets: str) -> ObjectStore:
     name, prefix = split(source)
+    pool = http_pool(settings, secrets)
+    counts = Counts()
+    keys = RoleKeys(
+        secrets,
+        pool,
+        settings.endpoint or aws_endpoint("sts", settings.region or DEFAULT_REGION),
+        counts,
+        timeout_s=settings.request_timeout_s,
+        retry_timeout_s=settings.retry_timeout_s,
+    )
     bucket = S3Bucket(
         name,
-        KeyFiles(secrets),
+        keys,
         endpoint=settings.endpoint,
         region=settings.region,
         path_style=settings.path_style,
     )
     calls = Calls(
-        http_pool(settings, secrets),
+        pool,
         bucket,
         timeout_s=settings.request_timeout_s,
         retry_timeout_s=settings.retry_timeout_s,
+        counts=counts,
     )
     client = S3Client(bucket, calls, root=prefix, long_timeout_s=settings.retry_timeout_s)
     return prefixed(S3Store(client), prefix)

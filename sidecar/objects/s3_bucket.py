@@ -62,7 +62,7 @@ class S3Bucket:
         self._signer = Signer()
         self._has_worked = False
         self._used = threading.local()
-        self._place(endpoint or self._aws())
+        self._place(endpoint or aws_endpoint("s3", self._region))
 
     def request(
         self,
@@ -152,11 +152,7 @@ class S3Bucket:
             return
         self._region = region
         if self._is_aws:
-            self._place(self._aws())
-
-    def _aws(self) -> str:
-        domain = "amazonaws.com.cn" if self._region.startswith("cn-") else "amazonaws.com"
-        return f"https://s3.{self._region}.{domain}"
+            self._place(aws_endpoint("s3", self._region))
 
     def _place(self, url: str) -> None:
         endpoint, path = parse_endpoint(url)
@@ -165,3 +161,9 @@ class S3Bucket:
         else:
             host = f"{self.name}.{endpoint.host}"
             self._endpoint, self._base = Endpoint(endpoint.is_tls, host, endpoint.port), path
+
+
+def aws_endpoint(service: str, region: str) -> str:
+    """Return the URL of a service of AWS in a region."""
+    domain = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
+    return f"https://{service}.{region}.{domain}"
