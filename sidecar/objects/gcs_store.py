@@ -221,7 +221,14 @@ def open_gcs(source: str, settings: ObjectsSettings, secrets: str) -> ObjectStor
     name, prefix = split(source)
     pool, counts = http_pool(settings, secrets), Counts()
     timeout_s, retry_timeout_s = settings.request_timeout_s, settings.retry_timeout_s
-    tokens = TokenFiles(secrets, pool, counts, timeout_s=timeout_s, retry_timeout_s=retry_timeout_s)
+    tokens = TokenFiles(
+        secrets,
+        pool,
+        counts,
+        timeout_s=timeout_s,
+        retry_timeout_s=retry_timeout_s,
+        also_at=settings.endpoint,
+    )
     bucket = GcsBucket(name, tokens, settings.endpoint)
     calls = Calls(pool, bucket, timeout_s=timeout_s, retry_timeout_s=retry_timeout_s, counts=counts)
     client = GcsClient(bucket, calls, root=prefix, long_timeout_s=retry_timeout_s)

@@ -4,23 +4,17 @@ Files: `access_token` with a token, or `service_account.json` (also `service-acc
 them: the store is asked anonymously. Source: https://developers.google.com/identity/protocols/oauth2/service-account
 """
 
-import base64
 import contextlib
+import importlib
 import json
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 from urllib.parse import urlencode
 
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric import padding, rsa
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
 from sidecar.objects.credentials import Damaged, Watched
-from sidecar.objects.faults import Counts, kind_of_status
+from sidecar.objects.faults import Counts, fault, kind_of_status
 from sidecar.objects.http_message import Answer, ExchangeFailed, Request, parse_endpoint
 from sidecar.objects.http_pool import HttpPool
 from sidecar.objects.retries import Calls, Operation, Refusal
@@ -28,22 +22,30 @@ from sidecar.objects.store import FaultKind, StoreFault
 
 _TOKEN = "access_token"  # noqa: S105  # a file's name
 _KEYS = ("service_account.json", "service-account.json", "key.json")
-_SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 _GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+_GOOGLE = ".googleapis.com"
 _EARLY_S = 300.0
 _LATE_S = 10.0
 _LIFE_S = 3600
 _NO_OTHER_S = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceAccount:
-    """What is needed of a key file."""
+class Account(Protocol):
+    """Whoever can prove who it is with a signature."""
 
-    email: str
-    key_id: str
-    token_uri: str
-    key: rsa.RSAPrivateKey = field(repr=False)
+    @property
+    def email(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def token_uri(self) -> str:
+        """Where tokens are given out for it."""
+        ...
+
+    def assertion(self, now_s: int) -> str:
+        """Return a signed statement of who asks, good for an hour."""
+        ...
 
 
 class Token(NamedTuple):
@@ -55,7 +57,7 @@ class Token(NamedTuple):
 
 
 class TokenFiles:
-    """The token that a directory's files give at the moment. `directory` "": none."""
+    """The token that a directory's files give at the moment. `directory` "": none. `also_at`: a URL whose host may give tokens, too."""
 
     def __init__(
         self,
@@ -65,15 +67,17 @@ class TokenFiles:
         *,
         timeout_s: float,
         retry_timeout_s: float,
+        also_at: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._files: Watched[str | ServiceAccount] = Watched(directory, (_TOKEN, *_KEYS), _source_in, clock)
+        self._files: Watched[str | Account] = Watched(directory, (_TOKEN, *_KEYS), _source_in, clock)
         self._calls = Calls(
             pool, _TokenDialect(), timeout_s=timeout_s, retry_timeout_s=retry_timeout_s, counts=counts
         )
+        self._also_at = parse_endpoint(also_at)[0].host if also_at else ""
         self._clock = clock
         self._lock = threading.Lock()
-        self._account: ServiceAccount | None = None
+        self._account: Account | None = None
         self._token: Token | None = None
         self._failed: tuple[float, StoreFault] | None = None
         self._aside_s = -_NO_OTHER_S
@@ -82,7 +86,7 @@ class TokenFiles:
         """Return a token, None to ask anonymously. May ask for one. Raises StoreFault."""
         began_s = self._clock()
         source = self._files.current()
-        if not isinstance(source, ServiceAccount):
+        if source is None or isinstance(source, str):
             return source
         with self._lock:
             return self._granted(source, began_s).text
@@ -102,7 +106,7 @@ class TokenFiles:
         """End the waiting for a token."""
         self._calls.close()
 
-    def _granted(self, account: ServiceAccount, began_s: float) -> Token:
+    def _granted(self, account: Account, began_s: float) -> Token:
         if account != self._account:
             self._account, self._token = account, None
         token, now_s = self._token, self._clock()
@@ -115,12 +119,12 @@ class TokenFiles:
             raise self._failed[1]  # another call has tried for as long as this one has waited
         try:
             self._token = self._ask(account)
-        except StoreFault as fault:
-            self._failed = self._clock(), fault
+        except StoreFault as failed:
+            self._failed = self._clock(), failed
             raise
         return self._token
 
-    def _ask_aside(self, account: ServiceAccount) -> None:
+    def _ask_aside(self, account: Account) -> None:
         """Get the next token while the old one is good. A fault is counted, and it is tried again."""
         with contextlib.suppress(StoreFault):
             token = self._ask(account)
@@ -128,11 +132,14 @@ class TokenFiles:
                 if self._account == account:
                     self._token = token
 
-    def _ask(self, account: ServiceAccount) -> Token:
+    def _ask(self, account: Account) -> Token:
         endpoint, path = parse_endpoint(account.token_uri)
+        if endpoint.host != self._also_at and not (endpoint.is_tls and endpoint.host.endswith(_GOOGLE)):
+            # A Secret must not choose whom this process talks to.
+            raise fault(FaultKind.CREDENTIALS, "credentials: token_uri is no address of Google's")
 
         def make() -> Request:
-            body = urlencode({"grant_type": _GRANT, "assertion": assertion(account, int(time.time()))})
+            body = urlencode({"grant_type": _GRANT, "assertion": account.assertion(int(time.time()))})
             headers = {"content-type": "application/x-www-form-urlencoded"}
             return Request(endpoint, "POST", path or "/", headers, [body.encode("ascii")])
 
@@ -169,47 +176,18 @@ class _TokenDialect:
         return False
 
 
-def assertion(account: ServiceAccount, now_s: int) -> str:
-    """Return a signed statement of who asks, good for an hour."""
-    claims = {
-        "iss": account.email,
-        "scope": _SCOPE,
-        "aud": account.token_uri,
-        "iat": now_s,
-        "exp": now_s + _LIFE_S,
-    }
-    header = {"alg": "RS256", "typ": "JWT", "kid": account.key_id}
-    text = ".".join(_encoded(json.dumps(one).encode("utf-8")) for one in (header, claims))
-    signature = account.key.sign(text.encode("ascii"), padding.PKCS1v15(), SHA256())
-    return f"{text}.{_encoded(signature)}"
-
-
-def parse_account(text: str) -> ServiceAccount:
-    """Return the account of a key file. Damaged if it is none; the text says nothing of what is in it."""
-    try:
-        told = json.loads(text)
-        email, uri = str(told["client_email"]), str(told["token_uri"])
-        key = load_pem_private_key(str(told["private_key"]).encode("ascii"), None)
-        parse_endpoint(uri)
-    except (ValueError, LookupError, TypeError, UnsupportedAlgorithm):
-        raise Damaged("the service account's file is no key file of Google") from None
-    if not isinstance(key, rsa.RSAPrivateKey):
-        raise Damaged("the service account's key is no RSA key")
-    return ServiceAccount(email, str(told.get("private_key_id", "")), uri, key)
-
-
-def _source_in(files: Mapping[str, str]) -> str | ServiceAccount | None:
+def _source_in(files: Mapping[str, str]) -> str | Account | None:
     if _TOKEN in files:
         return _checked(files[_TOKEN])
     present = [files[name] for name in _KEYS if name in files]
-    return parse_account(present[0]) if present else None
+    if not present:
+        return None
+    # Imported by who needs it: its library for signatures is larger than all else of this package.
+    found: Account = importlib.import_module("sidecar.objects.gcs_account").parse_account(present[0])
+    return found
 
 
 def _checked(token: str) -> str:
     if not token or not token.isascii() or not token.isprintable() or " " in token:
         raise Damaged(f"{_TOKEN} holds no token")
     return token
-
-
-def _encoded(content: bytes) -> str:
-    return base64.urlsafe_b64encode(content).rstrip(b"=").decode("ascii")
