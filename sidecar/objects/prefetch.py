@@ -73,6 +73,7 @@ class Prefetch:
         self._source = source
         self._volume = volume
         self._globs = parse_globs(settings.prefetch)
+        self._root = f"{settings.sub_path}/" if settings.sub_path else ""
         self._most = max(1, min(_MOST_WORKERS, settings.connections // _CONNECTIONS_OF_ONE))
         self._stopping = threading.Event()
         self._lock = threading.Lock()
@@ -143,24 +144,25 @@ class Prefetch:
 
     def _list_one(self, glob: Glob, earlier: tuple[Glob, ...]) -> None:
         for info in self._found(glob):
-            if info.size and not info.key.endswith("/") and glob.matches(info.key):
-                if any(other.matches(info.key) for other in earlier):
-                    continue
-                self._want(info)
             if self._stopping.is_set():
                 return
+            name = info.key[len(self._root) :]
+            if not info.size or name.endswith("/") or not glob.matches(name):
+                continue
+            if not any(other.matches(name) for other in earlier):
+                self._want(info)
 
     def _found(self, glob: Glob) -> Iterator[ObjectInfo]:
         if glob.is_key:
             try:
-                yield self._store.head(glob.pattern)
+                yield self._store.head(self._root + glob.pattern)
             except StoreFault as fault:
                 if fault.kind is not FaultKind.MISSING:
                     raise
             return
         token = ""
         while True:
-            page = self._page(glob.prefix, token)
+            page = self._page(self._root + glob.prefix, token)
             yield from page.objects
             token = page.token
             if not token or self._stopping.is_set():

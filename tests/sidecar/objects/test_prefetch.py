@@ -79,6 +79,16 @@ def test_what_the_globs_match_is_in_the_cache(tmp_path: Path, text: str, keys: l
     reading.close()
 
 
+def test_globs_are_relative_to_the_volume_s_own_root(tmp_path: Path) -> None:
+    store = filled()
+    reading = make(tmp_path, store, "a/*;x.txt", sub_path="data")
+    reading.begin()
+    until(lambda: finished(reading))
+    assert sorted({key for call, key, _, _ in store.asked if call == "get"}) == [*KEYS[:2], "data/x.txt"]
+    assert reading.numbers()["prefetch_objects"] == reading.statistics().prefetch.objects == 3
+    reading.close()
+
+
 def test_a_successor_goes_on_and_fetches_nothing_twice(tmp_path: Path) -> None:
     store = filled()
     may = threading.Event()
