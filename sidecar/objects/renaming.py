@@ -15,6 +15,7 @@ from sidecar.directory.syscalls import RENAME_NOREPLACE
 from sidecar.objects.content import Content
 from sidecar.objects.handles import mark_of
 from sidecar.objects.keys import KEY_MAX_BYTES, is_beneath
+from sidecar.objects.known import Fact
 from sidecar.objects.nodes import Node, stale
 from sidecar.objects.removal import Removal
 from sidecar.objects.store import FaultKind, ObjectInfo, StoreFault
@@ -22,7 +23,9 @@ from sidecar.objects.volume import Volume
 from sidecar.takeover import operation
 from sidecar.takeover.journal import Step
 
-_CHECKED = 1 << 32  # in a step: the target was seen to be free
+_FILE, _DIRECTORY = 1, 2  # in a step: what is renamed, and that the target was seen to be free for it
+_NODE_AT = 64
+_MARK = (1 << _NODE_AT) - 1
 
 
 class Place(NamedTuple):
@@ -53,8 +56,13 @@ class Renaming:
         with volume.journal.step(*operation.rename(parent, name, new_parent, new_name, flags)) as step:
             if step.is_done or old.path == new.path:
                 return
-            node = volume.nodes.child(old.above, name)
-            is_directory = node.is_directory if node is not None else volume.tree.find(old.path).is_directory
+            node = self._moved(step, old)
+            if step.is_recalled and step.second:
+                is_directory = step.second == _DIRECTORY
+            else:
+                is_directory = (
+                    node.is_directory if node is not None else volume.tree.find(old.path).is_directory
+                )
             if is_directory:
                 with volume.moves.of_directory():
                     self._move_directory(step, node, old, new, flags)
@@ -66,6 +74,15 @@ class Renaming:
     def _place(self, parent: int, name: bytes) -> Place:
         above = self._volume.nodes[parent]
         return Place(above, name, self._volume.path_in(above, single(name)))
+
+    def _moved(self, step: Step, old: Place) -> Node | None:
+        """Return the node that is renamed. A predecessor may have moved it already."""
+        nodes = self._volume.nodes
+        noted = nodes.all.get(step.first >> _NODE_AT) if step.is_recalled else None
+        return noted or nodes.child(old.above, old.name)
+
+    def _intend(self, step: Step, kind: int, node: Node | None, mark: int) -> None:
+        step.intend(first=(0 if node is None else node.id) << _NODE_AT | mark, second=kind)
 
     # Files.
 
@@ -81,29 +98,38 @@ class Renaming:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
             copied: ObjectInfo | None = None  # a predecessor has done it all
         else:
-            copied = self._copy_file(step, info, new_key, new.path, flags)
+            copied = self._copy_file(step, node, info, new, flags)
             volume.store.delete(key)
         if copied is None:
             copied = volume.store.head(new_key)
         self._relink(node, old, new, copied)
 
-    def _copy_file(self, step: Step, info: ObjectInfo, new_key: str, new_path: str, flags: int) -> ObjectInfo:
+    def _copy_file(
+        self, step: Step, node: Node | None, info: ObjectInfo, new: Place, flags: int
+    ) -> ObjectInfo:
         volume = self._volume
         is_exclusive = bool(flags & RENAME_NOREPLACE)
-        was_checked = step.is_recalled and step.first == mark_of(info.etag) and step.second == _CHECKED
-        if volume.tree.ask(new_path).is_directory:
+        mark = mark_of(info.etag)
+        was_checked = step.is_recalled and step.second == _FILE and step.first & _MARK == mark
+        target = volume.tree.ask(new.path)
+        if target.is_directory:
             raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
-        if is_exclusive and not was_checked and volume.tree.find(new_path).is_there:
+        if is_exclusive and not was_checked and self._is_taken(target, new):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
-        step.intend(first=mark_of(info.etag), second=_CHECKED)
+        self._intend(step, _FILE, node, mark)
         if_absent = is_exclusive and not was_checked and volume.store.abilities.put_if_absent
         try:
-            return volume.store.copy(info.key, new_key, etag=info.etag, if_absent=if_absent)
+            return volume.store.copy(info.key, volume.tree.key(new.path), etag=info.etag, if_absent=if_absent)
         except StoreFault as fault:
-            volume.tree.known.forget(new_path)
+            volume.tree.known.forget(new.path)
             if fault.kind in (FaultKind.MISSING, FaultKind.CHANGED):
                 raise stale() from fault
             raise
+
+    def _is_taken(self, target: Fact, new: Place) -> bool:
+        """Tell whether anything is at a name, if only a file that is being written."""
+        victim = self._volume.nodes.child(new.above, new.name)
+        return target.is_there or (victim is not None and self._volume.draft(victim) is not None)
 
     def _relink(self, node: Node | None, old: Place, new: Place, copied: ObjectInfo) -> None:
         volume = self._volume
@@ -142,9 +168,9 @@ class Renaming:
         infos = volume.tree.keys_in(old.path, most + 1)
         if len(infos) > most:
             raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
-        if not (step.is_recalled and step.second == _CHECKED):
+        if not (step.is_recalled and step.second == _DIRECTORY):
             self._check_target(new, flags)
-        step.intend(second=_CHECKED)
+        self._intend(step, _DIRECTORY, node, 0)
         self._copy_all(infos, old.path, new.path)
         volume.store.delete_many([info.key for info in infos])
         victim = volume.nodes.child(new.above, new.name)
@@ -159,12 +185,12 @@ class Renaming:
     def _check_target(self, new: Place, flags: int) -> None:
         volume = self._volume
         target = volume.tree.ask(new.path)
-        victim = volume.nodes.child(new.above, new.name)
-        is_drafted = victim is not None and volume.draft(victim) is not None
-        if flags & RENAME_NOREPLACE and (target.is_there or is_drafted):
+        is_taken = self._is_taken(target, new)
+        if flags & RENAME_NOREPLACE and is_taken:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
-        if is_drafted or (target.is_there and not target.is_directory):
+        if is_taken and not target.is_directory:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        victim = volume.nodes.child(new.above, new.name)
         if target.is_directory and self._removal.holds_any(new.path, victim):
             raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
 
