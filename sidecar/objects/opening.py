@@ -40,7 +40,8 @@ def open_store(source: str, settings: ObjectsSettings, secrets: str) -> ObjectSt
     try:
         return opener(source, settings, secrets)
     except ValueError as error:
-        raise fault(FaultKind.REQUEST, f"{source!r}: {error}") from error
+        # Whoever writes a password into a URL does not find it again in a log.
+        raise fault(FaultKind.REQUEST, f"a source of {scheme}://: {error}") from error
 
 
 def split(source: str) -> tuple[str, str]:
