@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import re
 import ssl
 import urllib.request
 from collections.abc import Callable, Mapping
@@ -21,6 +22,7 @@ from sidecar.objects.settings import ObjectsSettings
 from sidecar.objects.store import FaultKind, ObjectStore
 
 CA_FILE = "ca.crt"
+_PASSWORD = re.compile(r"//[^/]*@")
 
 
 Opener = Callable[[str, ObjectsSettings, str], ObjectStore]
@@ -41,7 +43,8 @@ def open_store(source: str, settings: ObjectsSettings, secrets: str) -> ObjectSt
         return opener(source, settings, secrets)
     except ValueError as error:
         # Whoever writes a password into a URL does not find it again in a log.
-        raise fault(FaultKind.REQUEST, f"a source of {scheme}://: {error}") from error
+        shown = _PASSWORD.sub("//***@", source)
+        raise fault(FaultKind.REQUEST, f"{shown!r}: {error}") from error
 
 
 def split(source: str) -> tuple[str, str]:

@@ -200,4 +200,4 @@ def test_urls_that_are_none_are_refused(opened: _Open, source: str) -> None:
     with pytest.raises(StoreFault) as raised:
         opened(source)
     assert raised.value.kind is FaultKind.REQUEST
-    assert "pw" not in str(raised.value).replace(source, "")
+    assert "pw" not in str(raised.value)
