@@ -69,6 +69,7 @@ FIGURES = (
     ),
     Figure(name="write", what="1 GiB written, until it has arrived", unit="MB/s", more_is_better=True, goal=Goal(at_least=0.95), direct=True),
     Figure(name="write cpu", what="processor time of a GiB written", unit="s", goal=_COST),
+    Figure(name="read back", what="1 GiB read from a mount that has not seen it", unit="MB/s", **_RATE),
     Figure(name=MEMORY, what="most memory of the serving process", unit="MiB"),
 )  # fmt: skip
 

@@ -185,11 +185,13 @@ def _holding(first: int) -> int | None:
 
 
 def _children(pid: int) -> list[int]:
-    return [
+    """Return a process's children, and theirs."""
+    found = [
         int(child)
         for thread in Path(f"/proc/{pid}/task").iterdir()
         for child in (thread / "children").read_text().split()
     ]
+    return [*found, *(below for child in found for below in _children(child))]
 
 
 def _has_device(pid: int) -> bool:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -63,20 +63,31 @@ def measure(
 
 
 def _measure(ground: Ground, name: str, work: Path, sizes: Sizes, kinds: Sequence[str]) -> dict[str, float]:
-    place = Path(tempfile.mkdtemp(prefix="turn-", dir=work))
     figures: dict[str, float] = {}
+    with _mounted(ground, name, work) as served:
+        if ground.writes:
+            direct = None if name in ground.apart else ground.direct
+            figures |= _writes(served, direct, sizes)
+        else:
+            figures |= _listings(served.path, sizes) if LISTS in kinds else {}
+            figures |= _reads(served) if READS in kinds else {}
+        figures[MEMORY] = _peak_mib(served.pid)
+    if ground.writes:
+        with _mounted(ground, name, work) as served:
+            (written,) = served.path.glob("written-*")
+            figures["read back"] = _load("sequential", written)
+            written.unlink()
+    return figures
+
+
+@contextlib.contextmanager
+def _mounted(ground: Ground, name: str, work: Path) -> Iterator[Served]:
+    place = Path(tempfile.mkdtemp(prefix="turn-", dir=work))
     try:
         with ground.subjects[name](place, place) as served:
-            if ground.writes:
-                direct = None if name in ground.apart else ground.direct
-                figures |= _writes(served, direct, sizes)
-            else:
-                figures |= _listings(served.path, sizes) if LISTS in kinds else {}
-                figures |= _reads(served) if READS in kinds else {}
-            figures[MEMORY] = _peak_mib(served.pid)
+            yield served
     finally:
         shutil.rmtree(place, ignore_errors=True)
-    return figures
 
 
 def _directly(ground: Ground, direct: Direct, sizes: Sizes, kinds: Sequence[str]) -> dict[str, float]:
@@ -128,7 +139,6 @@ def _writes(served: Served, direct: Direct | None, sizes: Sizes) -> dict[str, fl
         direct.wait_for(target.name, sizes.big)
     seconds = max(closed_s, time.perf_counter() - began - _PYTHON_S)
     cost = spent(served.pid) - before
-    target.unlink()
     return {
         "write": sizes.big / seconds / 1e6,
         "write cpu": (cost.user_s + cost.system_s) / (sizes.big / _GIB),
