@@ -20,7 +20,7 @@ from sidecar.objects.directories import Directories
 from sidecar.objects.handles import Handles, flags_in
 from sidecar.objects.known import Known
 from sidecar.objects.listing_records import ListingRecords
-from sidecar.objects.metrics import Metrics
+from sidecar.objects.metrics import Metrics, numbers_in
 from sidecar.objects.moves import Moves
 from sidecar.objects.namespace import Namespace
 from sidecar.objects.nodes import NodeTable
@@ -103,6 +103,12 @@ class ObjectsFilesystem:
         self.directories = Directories(
             volume, self._namespace.interest, memory.handles, ListingRecords(places.listings), self._pagers
         )
+        metrics.sources |= {
+            "read": lambda: numbers_in(volume.reading.statistics()),
+            "write": volume.drafts.statistics,
+            "store": getattr(store, "counts", dict),
+            "names": lambda: {"known": len(known), "nodes": len(volume.nodes)},
+        }
         self._patience = Patience(lambda: memory.on_waiting())
         memory.ledger.follow(volume.nodes)
         memory.journal.untold = self._close_untold
@@ -123,6 +129,7 @@ class ObjectsFilesystem:
     def begin(self, kernel_knows: Callable[[int], bool]) -> None:
         """Begin to look for nodes that the kernel has forgotten while nobody listened, and to fetch what is wanted beforehand."""
         self._patience.begin()
+        self.metrics.begin()
         self.volume.reading.begin()
         inheritance = self.memory.inheritance
         if inheritance is not None:
@@ -135,6 +142,7 @@ class ObjectsFilesystem:
     def close(self) -> None:
         """Have everything that was written in the store, and let go of it. Raises OSError if that fails."""
         is_done = self.volume.drafts.finish(time.monotonic() + _FINISH_S)
+        self.metrics.close()
         self.volume.drafts.close()
         self.volume.reading.close()
         for pool in (self._copiers, self._pagers):
