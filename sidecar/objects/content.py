@@ -230,6 +230,11 @@ class Content:
         """Commit what was written."""
         self.commit(self._files[handle].node)
 
+    def must_finish(self, handle: int) -> bool:
+        """Tell whether a release has anything to wait for."""
+        file = self._files.get(handle)
+        return file is not None and file.is_writable
+
     def release(self, handle: int) -> None:
         """Close a file. With the last one that is open for writing its draft ends."""
         file = self._files.get(handle)

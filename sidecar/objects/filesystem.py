@@ -327,8 +327,11 @@ class ObjectsFilesystem:
         await self._run(self._content.fsync, handle)
 
     async def release(self, handle: int) -> None:
-        """Close a file."""
-        await self._run(self._content.release, handle)
+        """Close a file. Only what was written has to be waited for."""
+        if self._content.must_finish(handle):
+            await self._run(self._content.release, handle)
+        else:
+            self._content.release(handle)
 
     # Open directories.
 
