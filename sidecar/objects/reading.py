@@ -1,6 +1,5 @@
 """The reading side of an `objects` volume: what is cached, what is read ahead, what is fetched before anybody asks."""
 
-import dataclasses
 from dataclasses import dataclass
 
 from sidecar.objects.block_heat import BlockHeat
@@ -8,7 +7,7 @@ from sidecar.objects.block_memory import BlockMemory, fitting_block_bytes
 from sidecar.objects.block_source import BlockSource
 from sidecar.objects.blocks import Blocks
 from sidecar.objects.cache_volume import CacheVolume
-from sidecar.objects.prefetch import Prefetch, PrefetchProgress, PrefetchState
+from sidecar.objects.prefetch import Prefetch, PrefetchProgress
 from sidecar.objects.read_ahead import Shares
 from sidecar.objects.read_ahead_threads import ReadAheadThreads
 from sidecar.objects.reader import Reader, ReaderParts
@@ -125,18 +124,6 @@ class Reading:
             volume_faults=volume.faults if volume else 0,
             prefetch=self._prefetch.progress(),
         )
-
-    def numbers(self) -> dict[str, int]:
-        """Return all of it as numbers by name."""
-        found = dataclasses.asdict(self.statistics())
-        progress = found.pop("prefetch")
-        state = progress.pop("state")
-        is_running = state in (PrefetchState.LISTING, PrefetchState.FETCHING)
-        found |= {f"prefetch_{name}": number for name, number in progress.items()}
-        return found | {
-            "prefetch_is_running": int(is_running),
-            "prefetch_is_done": int(state is PrefetchState.DONE),
-        }
 
     def close(self) -> None:
         """End all threads, as far as they do not wait for the store any longer than a few seconds."""
