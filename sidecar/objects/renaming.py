@@ -172,7 +172,8 @@ class Renaming:
             self._check_target(new, flags)
         self._intend(step, _DIRECTORY, node, 0)
         self._copy_all(infos, old.path, new.path)
-        volume.store.delete_many([info.key for info in infos])
+        # From the end: stores that are filesystems keep what is not empty, and show it then.
+        volume.store.delete_many([info.key for info in reversed(infos)])
         victim = volume.nodes.child(new.above, new.name)
         if victim is not None and victim is not node:
             volume.nodes.detach(victim)
@@ -209,7 +210,7 @@ class Renaming:
         ]
         faults = [fault for future in futures if (fault := future.exception()) is not None]
         if faults:
-            volume.store.delete_many([new, *(key for _, key in targets)])
+            volume.store.delete_many([*(key for _, key in reversed(targets)), new])
             raise faults[0]
 
     def _follow(self, drafting: Iterable[Node], node: Node | None) -> None:
