@@ -92,7 +92,6 @@ class ObjectsFilesystem:
             moves=Moves(),
             began_ns=places.began_ns(),
         )
-        metrics.sources["read"] = volume.reading.numbers
         self.nodes = volume.nodes
         self._copiers = ThreadPoolExecutor(_COPIERS, thread_name_prefix="copy")
         self._pagers = ThreadPoolExecutor(_PAGERS, thread_name_prefix="pages")
