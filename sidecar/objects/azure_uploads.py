@@ -94,13 +94,14 @@ class AzureUploads:
                 is_long=True,
             )
         except Refused as refused:
-            if refused.lost and refused.kind in (FaultKind.MISSING, FaultKind.CHANGED, FaultKind.EXISTS):
+            is_gone = refused.kind is FaultKind.MISSING and refused.lost
+            if is_gone or refused.kind in (FaultKind.CHANGED, FaultKind.EXISTS):
                 try:
                     info, told = self._client.head(key)
                 except StoreFault:
                     raise refused from None
                 if told.get(NONCE_HEADER) == nonce:
-                    return info  # an attempt had made it, and its answer was lost
+                    return info  # it has been made before, and its answer was lost
             raise
 
     def abort(self, key: str, upload: str) -> None:

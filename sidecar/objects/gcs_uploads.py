@@ -1,12 +1,15 @@
 """Uploads to Google Cloud Storage that another process can go on with: parts are objects, and composed into one at the end.
 
 The store's own resumable uploads take one stream in order. So an upload is an object `.sidemount-uploads/ID` with the key and the tag in
-its metadata, and its parts are beneath it; all are gone when it is completed or aborted, the first one last. Listings leave them out.
+its metadata, and its parts are beneath it; all are gone when it is completed or aborted, the first one first: a part that comes after it
+is removed by who has put it, and what a death leaves by whoever begins another upload an hour later. Listings leave them all out.
 Source: https://cloud.google.com/storage/docs/composite-objects
 """
 
 import contextlib
 import secrets
+import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from sidecar.objects.faults import fault
@@ -22,6 +25,7 @@ _UPLOAD = "sidemount-upload"
 _MOST_COMPOSED = 32
 _ID_CHARS = 32
 _PART = "p"
+_LEFTOVER_S = 3600.0
 
 
 class GcsUploads:
@@ -31,16 +35,26 @@ class GcsUploads:
         self._client = client
         self.place = f"{client.root}{UPLOADS}"
         """What the keys of everything that belongs to uploads begin with."""
+        self.leftover_s = _LEFTOVER_S
+        self._swept_s = -_LEFTOVER_S
 
     def begin(self, key: str, tag: str) -> str:
         """Begin one and return its id."""
         upload = secrets.token_hex(_ID_CHARS // 2)
         self._client.insert(self.place + upload, (), {_KEY: key, TAG: tag})
+        self._sweep_aside()
         return upload
 
     def put(self, upload: str, number: int, content: Sequence[Buffer]) -> Part:
         """Store a part."""
-        info = self._client.insert(self._part(upload, number), content, {})
+        part = self._part(upload, number)
+        info = self._client.insert(part, content, {})
+        try:
+            self._client.resource(self._record(upload))
+        except Refused as refused:
+            if refused.kind is FaultKind.MISSING:  # it has ended meanwhile: this would stay
+                self._client.delete(part)
+            raise
         return Part(number, info.size, info.etag)
 
     def parts(self, upload: str) -> list[Part]:
@@ -73,24 +87,43 @@ class GcsUploads:
 
     def abort(self, upload: str) -> None:
         """Give one up."""
-        record = self._record(upload)
-        keys = [info.key for info in self._everything(record)]
-        self._client.delete_many(key for key in keys if key != record)
-        self._client.delete(record)
+        self._client.delete(self._record(upload))
+        self._client.delete_many([info.key for info in self._everything(self._record(upload))])
 
     def unfinished(self, prefix: str) -> list[tuple[str, str, int]]:
-        """Return what was begun and neither completed nor aborted; with a key "" the parts that came after an upload's end."""
-        found: dict[str, tuple[str, str, int]] = {}
-        orphans: list[str] = []
+        """Return what was begun and neither completed nor aborted."""
+        found: list[tuple[str, str, int]] = []
         for page in self._pages(self.place, [("delimiter", "/")]):
             for info, metadata in page.items:
-                upload = info.key[len(self.place) :]
-                found[upload] = (metadata.get(_KEY, ""), upload, info.modified_ns)
-            orphans += [one[len(self.place) : -1] for one in page.prefixes]
-        known = [one for one in found.values() if one[0].startswith(prefix)]
-        if prefix == self._client.root:
-            known += [("", upload, 0) for upload in dict.fromkeys(orphans) if upload not in found]
-        return known
+                key = metadata.get(_KEY, "")
+                if key.startswith(prefix):
+                    found.append((key, info.key[len(self.place) :], info.modified_ns))
+        return found
+
+    def sweep(self) -> None:
+        """Remove the parts of uploads that have ended long ago."""
+        records: set[str] = set()
+        beneath: set[str] = set()
+        for page in self._pages(self.place, [("delimiter", "/")]):
+            records.update(info.key for info, _ in page.items)
+            beneath.update(page.prefixes)
+        oldest_ns = time.time_ns() - int(self.leftover_s * 1e9)
+        for prefix in beneath - {f"{record}/" for record in records}:
+            left = list(self._everything(prefix))
+            if all(info.modified_ns <= oldest_ns for info in left):
+                self._client.delete_many([info.key for info in left])
+
+    def _sweep_aside(self) -> None:
+        now_s = time.monotonic()
+        if now_s < self._swept_s + self.leftover_s:
+            return
+        self._swept_s = now_s
+
+        def run() -> None:
+            with contextlib.suppress(StoreFault):  # it is counted, and done again later
+                self.sweep()
+
+        threading.Thread(target=run, name="sweep", daemon=True).start()
 
     def _composed(
         self,
@@ -111,11 +144,14 @@ class GcsUploads:
         try:
             return self._compose(key, sources, metadata, conditions)
         except Refused as refused:
-            if not refused.lost or refused.kind is not FaultKind.CHANGED:
+            if refused.kind is not FaultKind.CHANGED:
                 raise
-            info, found = self._client.resource(key)
+            try:
+                info, found = self._client.resource(key)
+            except StoreFault:
+                raise refused from None
             if found.get(_UPLOAD) == upload:
-                return info  # an attempt had made it, and its answer was lost
+                return info  # it has been made before, by an attempt whose answer was lost or by one who has died since
             raise
 
     def _compose(

@@ -15,13 +15,17 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from e2e.servers.fake_gcs import GcsPlace
 from sidecar.objects.faults import Counts
 from sidecar.objects.gcs_store import GcsStore, open_gcs
 from sidecar.objects.gcs_tokens import TokenFiles
 from sidecar.objects.http_pool import HttpPool
+from sidecar.objects.prefixed_store import PrefixedStore
 from sidecar.objects.store import FaultKind, ObjectStore, Part, StoreFault
 from tests.sidecar.objects.http_script import HttpScript, Step, http_script, say
 from tests.sidecar.objects.kinds import settings_of, write_secrets
+
+pytestmark = pytest.mark.timeout(120, func_only=True)
 
 _RESOURCE = {"name": "a", "size": "3", "generation": "7", "updated": "2026-01-02T03:04:05.678Z"}
 _UPLOAD = "0123456789abcdef" * 2
@@ -98,7 +102,7 @@ def test_a_large_copy_takes_several_steps(server: HttpScript, opened: _Open) -> 
 
 def test_completing_names_versions_and_conditions(server: HttpScript, opened: _Open) -> None:
     record = _resource(metadata={"sidemount-key": "p/a", "sidemount-tag": "t"})
-    server.then(record, _resource(name="p/a"), say(200, b"{}"), say(204))
+    server.then(record, _resource(name="p/a"), say(204), say(200, b"{}"))
     info = opened(prefix="p").complete("a", _UPLOAD, [Part(1, 2, "11"), Part(3, 1, "12")], if_match="5")
     assert (info.key, info.size, info.etag) == ("a", 3, "7")
     composed = server.asked[1]
@@ -110,7 +114,7 @@ def test_completing_names_versions_and_conditions(server: HttpScript, opened: _O
         {"name": f"p/.sidemount-uploads/{_UPLOAD}/p00003", "generation": "12"},
     ]
     assert told["destination"]["metadata"] == {"sidemount-tag": "t", "sidemount-upload": _UPLOAD}
-    assert server.asked[3].method == "DELETE"  # the record, last
+    assert server.asked[2].method == "DELETE"  # the record, before its parts
 
 
 def test_a_condition_of_completing_that_fails(server: HttpScript, opened: _Open) -> None:
@@ -197,12 +201,35 @@ def test_a_listing_never_goes_in_circles(server: HttpScript, opened: _Open) -> N
     assert raised.value.kind is FaultKind.ANSWER
 
 
-def test_parts_that_came_after_the_end_of_an_upload_are_told(server: HttpScript, opened: _Open) -> None:
-    listed = json.dumps({"prefixes": [f"p/.sidemount-uploads/{_UPLOAD}/"]}).encode()
-    server.then(say(200, listed))
-    assert opened(prefix="p").uploads("") == [("", _UPLOAD, 0)]
-    server.then(say(200, listed))
-    assert opened(prefix="p").uploads("x") == []
+def test_what_a_death_leaves_of_an_upload_is_swept_away(gcs_server: GcsPlace) -> None:
+    source = f"gs://{gcs_server.bucket}/swept"
+    store = open_gcs(source, settings_of(source, gcs_server.endpoint), "")
+    assert isinstance(store, PrefixedStore)
+    inner = store._store
+    assert isinstance(inner, GcsStore)
+    uploads, client = inner._uploads, inner._client
+    lives, dead = store.begin_upload("a"), store.begin_upload("b")
+    for upload in (lives, dead):
+        store.put_part("a", upload, 1, [b"x"])
+    client.delete(uploads.place + dead)
+    uploads.sweep()  # it may be ending at this moment
+    everything = [info.key for info in uploads._everything(uploads.place)]
+    assert len(everything) == 3
+    uploads.leftover_s = -60
+    uploads.sweep()
+    left = [info.key for info in uploads._everything(uploads.place)]
+    assert left == [uploads.place + lives, f"{uploads.place}{lives}/p00001"]
+    assert store.uploads("") == [("a", lives, store.uploads("")[0][2])]
+    store.close()
+
+
+def test_a_part_that_comes_too_late_does_not_stay(server: HttpScript, opened: _Open) -> None:
+    server.then(_resource(), _refusal(404, "notFound"), say(204))
+    with pytest.raises(StoreFault) as raised:
+        opened().put_part("a", _UPLOAD, 2, [b"x"])
+    assert raised.value.kind is FaultKind.MISSING
+    assert server.asked[-1].method == "DELETE"
+    assert server.asked[-1].target.endswith("p00002")
 
 
 # Tokens.

@@ -409,3 +409,18 @@ def test_parts_are_taken_from_objects(store: ObjectStore) -> None:
     store.complete("a", upload, [first, last])
     content = _read(store, "a", 0, 6 << 20)
     assert content == b"y" * _PART_BYTES + b"end"
+
+
+def test_what_another_has_completed_is_known_to_be_ours(store: ObjectStore, kind: Kind) -> None:
+    """A successor repeats the end of an upload that its predecessor had asked for on a condition."""
+    upload = store.begin_upload("a", tag="t")
+    part = store.put_part("a", upload, 1, [b"content"])
+    info = store.complete("a", upload, [part], if_absent=True)
+    try:
+        again = store.complete("a", upload, [part], if_absent=True)
+    except StoreFault as fault:
+        assert fault.kind in (FaultKind.MISSING, FaultKind.EXISTS)  # noqa: PT017
+    else:
+        assert again.etag == info.etag
+    assert store.tag_of("a") == (store.head("a"), "t")
+    assert store.head("a").etag == info.etag
