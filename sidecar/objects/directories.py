@@ -12,6 +12,7 @@ from concurrent.futures import Executor
 
 from sidecar.directory.interest import Interest
 from sidecar.objects.handles import DIRECTORY_TRAITS, Handles
+from sidecar.objects.keys import path_of
 from sidecar.objects.known import Fact
 from sidecar.objects.listing import Item, Stream
 from sidecar.objects.listing_records import ListingRecords
@@ -116,6 +117,10 @@ class Directories:
     def _own(self, node: Node, path: str) -> Iterator[tuple[bytes, str, bool]]:
         """Yield what lies in a directory whatever the store says: files that are being written, directories that we have emptied."""
         volume = self._volume
+        if not volume.store.abilities.listing:  # a web site: what was found there
+            for child in volume.nodes.children(node):
+                yield child.name, path_of(path, child.name), child.is_directory
+            return
         for file in volume.drafting():
             if file.parent is node:
                 with contextlib.suppress(OSError):

@@ -105,7 +105,7 @@ class ObjectsFilesystem:
         metrics.sources |= {
             "read": lambda: numbers_in(volume.reading.statistics()),
             "write": volume.drafts.statistics,
-            "store": getattr(store, "counts", dict),
+            "store": lambda: getattr(store, "counts", {}),
             "names": lambda: {"known": len(known), "nodes": len(volume.nodes)},
         }
         self._patience = Patience(lambda: memory.on_waiting())

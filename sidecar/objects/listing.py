@@ -118,7 +118,7 @@ class Stream:
         """Return the next entry without going past it, None at the end. May ask the store."""
         while not self._queue:
             if self._is_at_end:
-                if self._is_whole:
+                if self._is_whole and self._began:
                     self._tree.known.listed(self._path, self._began, self._count)
                 return None
             self._fill()
@@ -143,7 +143,7 @@ class Stream:
         token = self._token
         if token == OWN:
             self._begin(OWN)
-            self._token = ""
+            self._token = "" if self._tree.store.abilities.listing else None
             self._give_own()
         elif token is None:
             self._queue_all(self._decided(None))

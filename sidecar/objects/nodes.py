@@ -114,6 +114,11 @@ class NodeTable:
         """Return the node that has a name in a directory, if the kernel knows it."""
         return self._by_link.get((parent.id, name))
 
+    def children(self, parent: Node) -> list[Node]:
+        """Return the nodes that the kernel knows in a directory. Goes through all nodes."""
+        with self._lock:
+            return [node for (above, _), node in self._by_link.items() if above == parent.id]
+
     def path(self, node: Node) -> str:
         """Return a node's path. ESTALE if it has none any more."""
         found = self.known_path(node)

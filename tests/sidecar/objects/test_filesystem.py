@@ -12,7 +12,7 @@ import pytest
 from sidecar.directory.syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE
 from sidecar.objects.keys import Hidden
 from sidecar.objects.memory_store import MemoryStore
-from sidecar.objects.store import FaultKind, ObjectInfo, Page, StoreFault
+from sidecar.objects.store import Abilities, FaultKind, ObjectInfo, Page, StoreFault
 from sidecar.protocol_filesystem import ROOT, OperationAbsent
 from tests.sidecar.directory.core import run
 from tests.sidecar.objects.core import SOMEONE, Kernel, make_kernel
@@ -532,6 +532,26 @@ def test_what_is_removed_while_it_is_listed_is_not_told(store: CountingStore, ke
     run(kernel.filesystem.readdir(handle, first.entries[-1][3], rest))
     assert b"050" not in [name for name, *_ in rest.entries]
     assert len(first.entries) + len(rest.entries) == 2 + 99
+
+
+def test_store_without_listing_is_read_only_and_shows_what_was_found(
+    store: CountingStore, tmp_path: Path
+) -> None:
+    store.put("page", [b"content"])
+    store.put("dir/", [])
+    store.put("dir/file", [b"x"])
+    store.abilities = Abilities(listing=False, writing=False, copy=False, uploads=False)
+    kernel = make_kernel(store, tmp_path)
+    assert kernel.listdir("") == []
+    assert kernel.cat("page") == b"content"
+    assert kernel.cat("dir/file") == b"x"
+    assert sorted(kernel.listdir("")) == ["dir", "page"]
+    assert errno_of(kernel.node, "absent") == "ENOENT"
+    for change in (kernel.mkdir, kernel.create, kernel.unlink, kernel.rmdir):
+        assert errno_of(change, "new") == "EROFS"
+    assert errno_of(kernel.rename, "page", "new") == "EROFS"
+    assert errno_of(kernel.open, "page", os.O_WRONLY) == errno_of(kernel.truncate, "page", 0) == "EROFS"
+    assert ("list", "") not in store.asked
 
 
 def test_sub_path_is_a_prefix(store: CountingStore, tmp_path: Path) -> None:
