@@ -25,7 +25,9 @@ def main(path: str, seed: int) -> None:
         is_over = True
 
     signal.signal(signal.SIGTERM, end)
-    dice, content, wrong, errors, operations = random.Random(seed), content_of(SIZE), [], [], 0
+    dice, content, operations = random.Random(seed), content_of(SIZE), 0
+    wrong: list[str] = []
+    errors: list[str] = []
     descriptor = os.open(path, os.O_RDONLY)
     while not is_over and not wrong and not errors:
         kind = dice.choice(("on", "on", "random", "small", "again"))
