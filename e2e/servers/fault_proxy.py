@@ -321,6 +321,8 @@ def _with_changes(headers: Mapping[str, str], changes: Mapping[str, str]) -> dic
 
 
 def _changed(content: bytes, at_byte: int) -> bytes:
+    if at_byte >= len(content):
+        return content  # there is nothing to damage
     return content[:at_byte] + bytes([content[at_byte] ^ 0xFF]) + content[at_byte + 1 :]
 
 
