@@ -114,7 +114,12 @@ def _open_s3(source: str, settings: ObjectsSettings, secrets: str) -> ObjectStor
         retry_timeout_s=settings.retry_timeout_s,
         counts=counts,
     )
-    client = S3Client(bucket, calls, root=prefix, long_timeout_s=settings.retry_timeout_s)
+    client = S3Client(
+        bucket,
+        calls,
+        root=prefix,
+        long_timeout_s=max(settings.request_timeout_s, settings.retry_timeout_s / 2),
+    )
     return prefixed(S3Store(client), prefix)
 
 
