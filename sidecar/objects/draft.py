@@ -115,10 +115,14 @@ class Draft:
             try:
                 body.fetch([one for one in pieces if not one.is_local], base, offset, buffer)
                 break
-            except StoreFault:
+            except StoreFault as fault:
                 with body.lock:
-                    if attempt == 2 or body.state.base is base:
-                        raise  # it is not that a commit has put another version in its place
+                    is_other = body.state.base is not base  # a commit has put another version in its place
+                if attempt < 2 and is_other:
+                    continue
+                if fault.kind is FaultKind.MISSING:
+                    raise StoreFault(errno.ESTALE, FaultKind.CHANGED, f"{self.key!r} is gone") from fault
+                raise
         return buffer.tobytes()
 
     def set_size(self, size: int) -> None:

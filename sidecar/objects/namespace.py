@@ -143,11 +143,18 @@ class Namespace:
     def _create(self, step: Step, above: Node, name: bytes, path: str, flags: int) -> Node:
         volume = self._volume
         known = volume.nodes.child(above, name)
-        if (known is not None and volume.draft(known) is not None) or volume.tree.find(path).is_there:
+        is_drafted = known is not None and volume.draft(known) is not None
+        # What is known is good enough for whoever would open a file that is there, but not for whoever takes it for a lock.
+        ask = volume.tree.ask if flags & os.O_EXCL else volume.tree.find
+        if is_drafted or ask(path).is_there:
             if flags & os.O_EXCL:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
             raise stale()
         step.intend()
+        if known is not None:
+            volume.nodes.detach(
+                known
+            )  # somebody else has removed it; whoever has it open here reads what it was
         node = volume.nodes.admit(above, name, path, is_directory=False)
         try:
             volume.begin_draft(node, exclusive=bool(flags & os.O_EXCL))

@@ -5,7 +5,7 @@ import threading
 from dataclasses import dataclass
 
 from sidecar.objects.draft import Draft
-from sidecar.objects.handles import Handles, OpenFile
+from sidecar.objects.handles import Handles, OpenFile, mark_of
 from sidecar.objects.keys import ino_of, path_of
 from sidecar.objects.known import Fact
 from sidecar.objects.metrics import Metrics
@@ -120,7 +120,8 @@ class Volume:
         """Tell whether somebody reads an earlier version of a file than the one that was found. Not if we are writing one."""
         if node.id in self._drafting:
             return False
-        return any(file.info is not None and file.info.etag != info.etag for file in self.files.of(node.id))
+        mark = mark_of(info.etag)  # all that is known of a handle that a predecessor has given out
+        return any(file.mark not in (0, mark) for file in self.files.of(node.id))
 
     def tell(self, node: Node, path: str, info: ObjectInfo | None) -> Attributes:
         """Return attributes to be told to the kernel, and remember it."""

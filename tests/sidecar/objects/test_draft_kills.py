@@ -164,12 +164,16 @@ def run(store: LocalStore, drafts: Drafts, operation: Operation) -> None:
         drafts.edit(NODE, KEY, store.head(KEY))
     elif kind == "forget":
         drafts.forget(NODE)
+    elif draft is None:
+        raise AssertionError("the draft is gone")
+    elif kind == "write":
+        assert draft.write(*what) == len(what[1])
+    elif kind == "size":
+        draft.set_size(*what)
+    elif kind == "commit":
+        draft.commit()
     else:
-        assert draft is not None
-        if kind == "write":
-            assert draft.write(*what) == len(what[1])
-        else:
-            {"size": draft.set_size, "commit": draft.commit, "discard": draft.discard}[kind](*what)
+        draft.discard()
 
 
 def killed_at(number: int, work: Callable[[], None]) -> None:
