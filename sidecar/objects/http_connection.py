@@ -16,6 +16,7 @@ LEAST_BYTES_PER_S = 64 << 10
 _JOINED_BYTES = 64 << 10
 _SLICE_BYTES = 1 << 20
 _READ_BYTES = 16 << 10
+_OURS = ("User-Agent: sidemount", "Accept-Encoding: identity")
 _LINE_BYTES = 64 << 10
 _MOST_HEADERS = 200
 _MOST_BODY_BYTES = 64 << 20  # of an answer that is kept in memory: listings are far smaller
@@ -194,14 +195,20 @@ class Connection:
             f"{request.method} {self._prefix}{request.target} HTTP/1.1",
             f"Host: {request.endpoint.authority}",
         ]
+        lines += _OURS
         lines += [f"{name}: {value}" for name, value in request.headers.items()]
         size = request.size
         if size or request.method in ("PUT", "POST"):
             lines.append(f"Content-Length: {size}")
         text = "\r\n".join(lines)
-        if text.count("\n") != len(lines) - 1 or "\0" in text:
+        if text.count("\n") != len(lines) - 1 or text.count("\r") != len(lines) - 1 or "\0" in text:
             raise ExchangeFailed(FaultKind.REQUEST, "a header or the target holds a line break")
-        head = f"{text}\r\n\r\n".encode("latin-1")
+        try:
+            head = f"{text}\r\n\r\n".encode("latin-1")
+        except UnicodeEncodeError:
+            raise ExchangeFailed(
+                FaultKind.REQUEST, "a header or the target holds other characters than Latin"
+            ) from None
         try:
             if size <= _JOINED_BYTES:
                 self._stream.send(b"".join([head, *request.body]))

@@ -1,5 +1,6 @@
 """Kept-alive connections to the servers of one store: a bounded number, lent to one thread at a time."""
 
+import errno
 import socket
 import ssl
 import threading
@@ -150,7 +151,10 @@ class HttpPool:
                 failed.append(socket.gaierror(socket.EAI_NONAME, "no name of a host"))
 
         resolver = threading.Thread(target=ask, name="resolver", daemon=True)
-        resolver.start()
+        try:
+            resolver.start()
+        except RuntimeError as error:
+            raise OSError(errno.EAGAIN, "no thread for the resolver") from error
         resolver.join(max(deadline_s - now_s, 0))
         if failed:
             raise failed[0]

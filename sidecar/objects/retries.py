@@ -141,16 +141,15 @@ class Calls:
         self.pool.close()
 
     def _wait_for_turn(self, operation: Operation, end_s: float) -> None:
-        wait_s = self._throttle.reserve(operation.lane)
-        if wait_s <= 0:
-            return
-        if time.monotonic() + wait_s >= end_s:
+        wait_s = self._throttle.reserve(operation.lane, end_s - time.monotonic())
+        if wait_s is None:
             self.counts.failed(FaultKind.THROTTLED)
             refusal = Refusal(
                 FaultKind.THROTTLED, "slowed down by the store, and no turn within the time for retries"
             )
             raise _refused(refusal, f"{operation.name} {operation.what}: {refusal.text}", False)
-        self._closed.wait(wait_s)
+        if wait_s > 0:
+            self._closed.wait(wait_s)
 
 
 class _Attempt(Generic[T]):

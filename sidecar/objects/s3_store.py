@@ -230,6 +230,7 @@ class S3Store:
                 {"content-md5": digest},
                 [body],
                 lane=keys[0],
+                is_long=True,
             )
         except Refused as refused:
             if refused.kind in (FaultKind.UNSUPPORTED, FaultKind.REQUEST):

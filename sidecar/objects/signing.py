@@ -3,6 +3,7 @@
 Source: https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html
 """
 
+import errno
 import hashlib
 import hmac
 import time
@@ -11,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from urllib.parse import quote
 
-from sidecar.objects.store import Buffer
+from sidecar.objects.faults import fault
+from sidecar.objects.store import Buffer, FaultKind
 
 EMPTY_SHA256 = hashlib.sha256().hexdigest()
 UNSIGNED_PAYLOAD = "UNSIGNED-PAYLOAD"
@@ -28,16 +30,20 @@ class Credentials:
 
 def encode_key(key: str) -> str:
     """Return a key as it stands in a path: whole, nothing normalised. What is no UTF-8 comes as surrogate escapes."""
-    return quote(key.encode("utf-8", "surrogateescape"), safe="/~")
+    return quote(_bytes(key), safe="/~")
 
 
 def encode_query(query: Iterable[tuple[str, str]]) -> str:
     """Return a query in the one form that is sent and signed: sorted, each name with a "="."""
-    pairs = sorted(
-        (quote(name, safe="~"), quote(value.encode("utf-8", "surrogateescape"), safe="~"))
-        for name, value in query
-    )
+    pairs = sorted((quote(name, safe="~"), quote(_bytes(value), safe="~")) for name, value in query)
     return "&".join(f"{name}={value}" for name, value in pairs)
+
+
+def _bytes(text: str) -> bytes:
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise fault(FaultKind.REQUEST, f"{text!r} is no text", number=errno.EILSEQ) from None
 
 
 def sha256_of(content: Sequence[Buffer]) -> str:

@@ -28,8 +28,8 @@ class Throttle:
         self._lock = threading.Lock()
         self._lanes: dict[str, _Lane] = {}
 
-    def reserve(self, lane: str) -> float:
-        """Take the next turn in a lane and return how many seconds it is away."""
+    def reserve(self, lane: str, within_s: float) -> float | None:
+        """Take the next turn in a lane and return how many seconds it is away. None, and none is taken, if that is too far."""
         if not self._lanes:
             return 0.0
         with self._lock:
@@ -38,6 +38,8 @@ class Throttle:
                 return 0.0
             now_s = self._clock()
             turn_s = max(found.next_s, now_s)
+            if turn_s - now_s > within_s:
+                return None  # a turn that nobody waits for would only make the line longer
             found.next_s = turn_s + found.interval_s
             return turn_s - now_s
 

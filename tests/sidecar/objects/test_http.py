@@ -282,7 +282,7 @@ def test_a_server_that_refuses_in_the_middle_of_a_body_is_understood(pool: HttpP
         thread.join()
 
 
-@pytest.mark.parametrize("value", ["a\r\nX-Other: b", "a\nb"])
+@pytest.mark.parametrize("value", ["a\r\nX-Other: b", "a\nb", "a\rb", "a\0b", "…"])
 def test_nothing_can_be_smuggled_into_a_head(server: HttpScript, pool: HttpPool, value: str) -> None:
     request = get(server)
     request.headers["x"] = value

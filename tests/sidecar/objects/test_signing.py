@@ -1,6 +1,7 @@
 """Signature Version 4 against the vectors that AWS publishes, and the one form in which keys are sent."""
 
 import calendar
+import errno
 
 import pytest
 
@@ -12,6 +13,7 @@ from sidecar.objects.signing import (
     encode_query,
     sha256_of,
 )
+from sidecar.objects.store import StoreFault
 
 # https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html
 S3 = Credentials("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY")
@@ -135,3 +137,9 @@ def test_a_query_is_sorted_by_its_encoded_names_and_slashes_are_encoded() -> Non
     assert encode_query([("prefix", "a/ü+ b"), ("delimiter", "/"), ("uploads", "")]) == (
         "delimiter=%2F&prefix=a%2F%C3%BC%2B%20b&uploads="
     )
+
+
+def test_what_is_no_text_at_all_is_refused_as_a_fault_of_the_store() -> None:
+    with pytest.raises(StoreFault) as caught:
+        encode_key("\ud800")
+    assert caught.value.errno == errno.EILSEQ
