@@ -142,14 +142,18 @@ class ObjectsFilesystem:
         """Have everything that was written in the store, and let go of it. Raises OSError if that fails."""
         is_done = self.volume.drafts.finish(time.monotonic() + _FINISH_S)
         self.metrics.close()
+        self.stop()
+        if not is_done:
+            raise OSError(errno.EIO, "not everything that was written has reached the store")
+
+    def stop(self) -> None:
+        """End all threads. What has not reached the store stays for a successor."""
         self.volume.drafts.close()
         self.volume.reading.close()
         for pool in (self._copiers, self._pagers):
             pool.shutdown(wait=False, cancel_futures=True)
         self.volume.tree.close()
         self._store.close()
-        if not is_done:
-            raise OSError(errno.EIO, "not everything that was written has reached the store")
 
     def _inherit(self, inheritance: Inheritance) -> None:
         volume, nodes = self.volume, self.volume.nodes

@@ -19,7 +19,7 @@ from sidecar.daemon_runtime import load_pyfuse3
 load_pyfuse3("poll")
 
 from sidecar.daemon_session import FuseSession  # noqa: E402
-from sidecar.filesystems import build_operations  # noqa: E402
+from sidecar.filesystems import build_operations, preload  # noqa: E402
 from sidecar.poll_runtime import PollRuntime  # noqa: E402
 from sidemount.host.fuse_mount import MountPlan, open_connection  # noqa: E402
 from sidemount.model.mountspec import MountSpec  # noqa: E402
@@ -46,7 +46,12 @@ def main() -> None:
     if not arguments.visible:
         _check(_libc.unshare(_CLONE_NEWNS))
         _check(_libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None))
+    preload("objects")
     runtime = PollRuntime()
+    connection = open_connection(MountPlan(source="sidemount-test"), read_init=True, staging="/tmp")
+    connection.attach(arguments.mountpoint)
+    connection.release_mount()
+    drop_to(arguments.uid, "production")
     spec = MountSpec(
         volume="test",
         driver_class="objects",
@@ -65,11 +70,7 @@ def main() -> None:
         in_thread=runtime.in_thread,
     )
     runtime.errands = operations.errands
-    connection = open_connection(MountPlan(source="sidemount-test"), read_init=True, staging="/tmp")
     session = FuseSession(operations, operations, connection.device, connection.init, served=_say_ready)
-    connection.attach(arguments.mountpoint)
-    connection.release_mount()
-    drop_to(arguments.uid, "production")
     runtime.run(session.main)  # type: ignore[arg-type]  # an awaitable of pyfuse3's
     operations.close()
 

@@ -86,8 +86,7 @@ class Lives:
         try:
             yield life
         finally:
-            life.filesystem.volume.drafts.close()
-            life.filesystem.volume.reading.close()
+            life.filesystem.stop()
             state.close()
             park.close()
 
