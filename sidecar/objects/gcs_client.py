@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from sidecar.objects.gcs_bucket import GcsBucket, object_path
+from sidecar.objects.gcs_errors import NO_BUCKET
 from sidecar.objects.gcs_values import (
     FIELDS,
     Listed,
@@ -133,7 +134,7 @@ class GcsClient:
         try:
             self.call("DELETE", key, lambda: self.bucket.request("DELETE", object_path(key)), _nothing)
         except Refused as refused:
-            if refused.kind is not FaultKind.MISSING:
+            if refused.kind is not FaultKind.MISSING or refused.code == NO_BUCKET:
                 raise
 
     def delete_many(self, keys: Iterable[str]) -> None:

@@ -8,6 +8,7 @@ from sidecar.objects.http_message import Answer
 from sidecar.objects.retries import Refusal
 from sidecar.objects.store import FaultKind
 
+NO_BUCKET = "bucketNotFound"  # which Google says in words only
 _THROTTLED = frozenset({"rateLimitExceeded", "userRateLimitExceeded", "quotaExceeded"})
 _UNLIKE = re.compile(r"hash .* doesn't match calculated", re.IGNORECASE)
 _TEXT = 300
@@ -17,6 +18,8 @@ def refusal_of(answer: Answer) -> Refusal:
     """Return why the store refused."""
     reason, told = _told(answer.body)
     status = answer.status
+    if status == 404 and told.startswith("The specified bucket"):
+        reason = NO_BUCKET
     kind = kind_of_status(status)
     if status == 401:
         kind = FaultKind.CREDENTIALS

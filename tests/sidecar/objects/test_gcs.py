@@ -191,6 +191,16 @@ def test_what_passes_is_asked_again(server: HttpScript, opened: _Open, step: Ste
     assert len(server.asked) == 2
 
 
+def test_a_bucket_that_is_not_there_is_no_missing_object(server: HttpScript, opened: _Open) -> None:
+    store = opened()
+    server.then(_refusal(404, "notFound", "No such object: bucket/a"))
+    store.delete("a")
+    server.then(_refusal(404, "notFound", "The specified bucket does not exist."))
+    with pytest.raises(StoreFault) as raised:
+        store.delete("a")
+    assert raised.value.errno == errno.ENOENT
+
+
 def test_a_listing_never_goes_in_circles(server: HttpScript, opened: _Open) -> None:
     page = json.dumps({"nextPageToken": "t", "items": [_RESOURCE]}).encode()
     server.then(say(200, page), say(200, page))
