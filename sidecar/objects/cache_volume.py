@@ -24,6 +24,7 @@ _FILES = "blocks"
 _LOCK = "blocks.lock"
 _LOCK_PAUSE_S = 0.2
 _FAULT_PAUSE_S = 5.0
+_AGAIN_S = 30.0
 _CLOSE_S = 5.0
 _LOG_EVERY_S = 60.0
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -141,13 +142,13 @@ class CacheVolume:
         self.written_bytes += len(content)
         return True
 
-    def close(self) -> None:
+    def close(self, timeout_s: float = _CLOSE_S) -> None:
         """Write nothing more, and let another have the volume."""
         with self._lock:
             self._closing.set()
             self._wanted.notify_all()
         if self._thread.is_alive():
-            self._thread.join(_CLOSE_S)
+            self._thread.join(timeout_s)
 
     def _write(self, number: int, of: bytes, content: memoryview) -> None:
         path = path_of(self._directory, number)
@@ -189,26 +190,30 @@ class CacheVolume:
     # The thread.
 
     def _run(self) -> None:
-        lock: int | None = None
+        while not self._closing.is_set():
+            try:
+                self._work()
+            except OSError as error:
+                self._note_fault(os.strerror(error.errno or errno.EIO))
+                self._closing.wait(_AGAIN_S)
+
+    def _work(self) -> None:
+        """Write what is offered. Raises OSError if it cannot be found out what is there."""
+        lock = self._take_over()
         try:
-            lock = self._take_over()
             while (offered := self._next()) is not None:
                 self.store(*offered)
                 with self._lock:
                     self._queued_bytes -= len(offered[1])
                 del offered  # or the block could not be given up as long as we wait
-        except OSError as error:
-            self._note_fault(os.strerror(error.errno or errno.EIO))
         finally:
-            self._is_ready.clear()
             with self._lock:
-                self._closing.set()
+                self._is_ready.clear()
                 self._queue.clear()
-            if lock is not None:
-                os.close(lock)
+            os.close(lock)
 
-    def _take_over(self) -> int | None:
-        """Wait until nobody else writes, and find out what is there. Return the lock; None if closed meanwhile. Raises OSError."""
+    def _take_over(self) -> int:
+        """Wait until nobody else writes, find out what is there, and return the lock. Raises OSError."""
         os.makedirs(self._directory, mode=0o700, exist_ok=True)
         lock = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:

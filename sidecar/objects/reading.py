@@ -1,5 +1,6 @@
 """The reading side of an `objects` volume: what is cached, what is read ahead, what is fetched before anybody asks."""
 
+import time
 from dataclasses import dataclass
 
 from sidecar.objects.block_heat import BlockHeat
@@ -18,7 +19,7 @@ from sidecar.objects.store import ObjectInfo, ObjectStore
 __all__ = ["ReadStatistics", "Reader", "Reading"]
 
 _MOST_THREADS = 16
-_CLOSE_S = 5.0
+_CLOSE_S = 2.0
 _WAIT_MARGIN_S = 10
 _QUEUE_SHARE = 4  # of the memory, for what waits to be written to the cache volume
 
@@ -126,8 +127,12 @@ class Reading:
         )
 
     def close(self) -> None:
-        """End all threads, as far as they do not wait for the store any longer than a few seconds."""
-        self._prefetch.close(_CLOSE_S)
-        self._threads.close(_CLOSE_S)
+        """End all threads, as far as they do not wait for the store: those end by themselves, or with the process."""
+        enders = [self._prefetch.close, self._threads.close]
+        for end in enders:  # both are told before either is waited for
+            end(0.0)
+        deadline = time.monotonic() + _CLOSE_S
         if self._volume is not None:
-            self._volume.close()
+            enders.append(self._volume.close)  # it takes what they are about to give it
+        for end in enders:
+            end(max(0.0, deadline - time.monotonic()))

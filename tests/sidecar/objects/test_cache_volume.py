@@ -290,6 +290,20 @@ def test_a_full_volume_of_its_own_is_no_fault_of_reads(tmp_path: Path) -> None:
     reading.close()
 
 
+def test_a_volume_that_does_not_work_at_first_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache_volume, "_AGAIN_S", 0.01)
+    (tmp_path / "blocks").write_bytes(b"")
+    volume = CacheVolume(str(tmp_path), BOUND, BLOCK, BLOCK)
+    until(lambda: volume.faults > 1)
+    assert not volume.store(key(0), of(0))
+    (tmp_path / "blocks").unlink()
+    assert volume.wait_ready(20)
+    assert volume.store(key(0), of(0))
+    volume.close()
+
+
 def test_files_that_somebody_removes_are_only_not_there(tmp_path: Path) -> None:
     with volume_in(tmp_path) as volume:
         assert volume.store(key(0), of(0))
