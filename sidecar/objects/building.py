@@ -14,6 +14,7 @@ from sidecar.objects.settings import ObjectsSettings, parse_settings
 from sidecar.objects.store import StoreFault
 from sidecar.protocol import FilesystemOperations, ProtocolSettings
 from sidecar.takeover.memory import Memory
+from sidemount.host.own_descriptors import raise_descriptor_limit
 from sidemount.model.errors import HostFailure, InvalidRequest
 from sidemount.model.mountspec import MountSpec
 
@@ -38,6 +39,7 @@ def build_objects(
     except StoreFault as error:
         raise InvalidRequest(f"volume {spec.volume}: {error.strerror}") from error
     memory = open_memory()
+    raise_descriptor_limit()  # two for each file that is written
     try:
         filesystem = ObjectsFilesystem(store, settings, surroundings.in_thread, places, memory)
     except OSError as error:

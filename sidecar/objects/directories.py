@@ -79,8 +79,13 @@ class Directories:
         stream = directory.stream
         return stream is not None and not directory.lock.locked() and stream.is_ready(position)
 
-    def readdir(self, handle: int, position: int, emit: Emit, *, at_once: bool = False) -> None:
-        """Emit entries from a position on; `at_once`: only those that are there already.
+    def position(self, handle: int) -> int:
+        """Return where a listing is."""
+        stream = self.handles[handle].stream
+        return 0 if stream is None else stream.position
+
+    def readdir(self, handle: int, position: int, emit: Emit, *, at_once: bool = False) -> bool:
+        """Emit entries from a position on. `at_once`: only those that are there already; return whether that is an answer.
 
         After the first one, an error only ends this answer: entries that were emitted count as looked up, and an error would
         keep them from the kernel. It comes again with the next call, as the first thing then.
@@ -90,11 +95,12 @@ class Directories:
             stream = directory.stream or self._open(directory)
             stream.seek(position)
             is_wanted = self._interest.take(directory.node.id) or position == 0
-            self._emit_all(directory, stream, emit, is_wanted or not emit.takes_names, at_once)
+            is_answer = self._emit_all(directory, stream, emit, is_wanted or not emit.takes_names, at_once)
             page = max(stream.records, default=0)
             if page > directory.noted:  # before anybody is told of a position on it
                 directory.noted = page
                 self._records.save(handle, stream.records)
+            return is_answer
 
     def releasedir(self, handle: int) -> None:
         """Close a directory. A handle of an earlier life of the daemon is no error."""
@@ -130,13 +136,14 @@ class Directories:
 
     def _emit_all(
         self, directory: OpenDirectory, stream: Stream, emit: Emit, with_attributes: bool, at_once: bool
-    ) -> None:
+    ) -> bool:
+        """Emit entries while there are any and there is room. Return whether there were, or it is the end."""
         emitted = probed = False
         try:
-            while not (at_once and emitted and not stream.waiting):
+            while not (at_once and stream.must_wait):
                 item = stream.peek()
                 if item is None:
-                    return
+                    return True
                 if item.name in _DOTS:
                     taken: bool | None = emit.name_alone(item.name, item.ino, _DIRECTORY, item.position)
                 elif not item.is_directory and not with_attributes:
@@ -147,12 +154,13 @@ class Directories:
                 else:
                     taken = self._emit_found(directory.node, item, emit)
                 if taken is False:
-                    return
+                    return True
                 stream.step()
                 emitted = emitted or taken is True
         except Exception:
             if not emitted:
                 raise
+        return emitted
 
     def _fact(self, item: Item) -> Fact | None:
         """Return what an entry is by now, None if it is gone: we may have changed it since it was listed."""

@@ -52,8 +52,8 @@ from sidecar.takeover.memory import Inheritance, Memory
 T = TypeVar("T")
 
 _LOG = logging.getLogger(__name__)
-_COPIERS = 8
-_PAGERS = 4
+_COPIERS = 6
+_PAGERS = 3
 _FINISH_S = 15.0
 _UNIT_BYTES = 4096
 _UNITS = (1 << 50) // _UNIT_BYTES  # a bucket has no size: "enough" for whoever looks before writing
@@ -345,9 +345,11 @@ class ObjectsFilesystem:
     async def readdir(self, handle: int, position: int, emit: Emit) -> None:
         """Emit entries."""
         if self.directories.is_ready(handle, position):
-            self.directories.readdir(handle, position, emit, at_once=True)
-        else:
-            await self._run(self.directories.readdir, handle, position, emit)
+            if self.directories.readdir(handle, position, emit, at_once=True):
+                return
+            # What was there has been removed; the position to go on from is where the stream is now.
+            position = self.directories.position(handle)
+        await self._run(self.directories.readdir, handle, position, emit)
 
     async def fsyncdir(self, handle: int, datasync: bool) -> None:
         """A change of names is in the store when it is answered."""

@@ -86,7 +86,12 @@ class Stream:
 
     def is_ready(self, position: int) -> bool:
         """Tell whether reading on from a position asks nobody."""
-        return position == self._at != 0 and (bool(self._queue) or self._is_at_end)
+        return position == self._at != 0 and not self.must_wait
+
+    @property
+    def must_wait(self) -> bool:
+        """Whether the next entry has to be asked for."""
+        return not self._queue and not self._is_at_end
 
     @property
     def _is_at_end(self) -> bool:
@@ -127,6 +132,11 @@ class Stream:
     def step(self) -> None:
         """Go past the entry that was peeked at."""
         self._at = self._queue.popleft().position
+
+    @property
+    def position(self) -> int:
+        """The position of the entry that comes next."""
+        return self._at
 
     @property
     def waiting(self) -> int:

@@ -26,7 +26,7 @@ class Node:
     """One file or directory. A million of them are normal: nothing but what every one needs.
 
     `identity` says what it is, for a successor: the inode number and flags. `parent` is None if it has no name any more.
-    `children` counts the nodes in it. `opened_etag` is the version whose pages the kernel may have, `told_etag` the one whose attributes it
+    `children` counts the nodes in it, and what else it has to stay for. `opened_etag` is the version whose pages the kernel may have, `told_etag` the one whose attributes it
     was last told, "" if there is none.
     """
 
@@ -178,6 +178,17 @@ class NodeTable:
             if node.is_kept != is_kept and node is not self.root and node.id in self._nodes:
                 node.identity ^= _KEPT
                 self._ledger.node(node)
+
+    def pin(self, node: Node) -> None:
+        """Have a node stay, with its name, even if the kernel forgets it."""
+        with self._lock:
+            node.children += 1
+
+    def unpin(self, node: Node) -> None:
+        """Let it end with the kernel's knowledge of it."""
+        with self._lock:
+            node.children -= 1
+            self._collect(node)
 
     def detach(self, node: Node) -> None:
         """Take a node's name away."""

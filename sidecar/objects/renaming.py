@@ -168,10 +168,9 @@ class Renaming:
         infos = volume.tree.keys_in(old.path, most + 1)
         if len(infos) > most:
             raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
-        if not (step.is_recalled and step.second == _DIRECTORY):
-            self._check_target(new, flags)
+        is_new = not (step.is_recalled and step.second == _DIRECTORY) and self._check_target(new, flags)
         self._intend(step, _DIRECTORY, node, 0)
-        self._copy_all(infos, old.path, new.path)
+        self._copy_all(infos, old.path, new.path, is_new=is_new)
         # From the end: stores that are filesystems keep what is not empty, and show it then.
         volume.store.delete_many([info.key for info in reversed(infos)])
         victim = volume.nodes.child(new.above, new.name)
@@ -183,7 +182,8 @@ class Renaming:
         volume.emptied(old.above, old.path)
         self._follow(drafting, node)
 
-    def _check_target(self, new: Place, flags: int) -> None:
+    def _check_target(self, new: Place, flags: int) -> bool:
+        """Return whether nothing is at the target. An empty directory may be."""
         volume = self._volume
         target = volume.tree.ask(new.path)
         is_taken = self._is_taken(target, new)
@@ -194,9 +194,10 @@ class Renaming:
         victim = volume.nodes.child(new.above, new.name)
         if target.is_directory and self._removal.holds_any(new.path, victim):
             raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
+        return not is_taken
 
-    def _copy_all(self, infos: Iterable[ObjectInfo], path: str, new_path: str) -> None:
-        """Copy all objects; if that fails, remove what was copied."""
+    def _copy_all(self, infos: Iterable[ObjectInfo], path: str, new_path: str, *, is_new: bool) -> None:
+        """Copy all objects; if that fails, remove what was copied. `is_new`: nothing was at the target, not even a marker."""
         volume = self._volume
         old, new = volume.tree.prefix(path), volume.tree.prefix(new_path)
         targets = [(info, new + info.key[len(old) :]) for info in infos]

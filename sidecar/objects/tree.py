@@ -12,7 +12,7 @@ from sidecar.objects.known import Fact, Known
 from sidecar.objects.metrics import Metrics
 from sidecar.objects.store import FaultKind, ObjectInfo, ObjectStore, StoreFault
 
-_ASKERS = 16
+_ASKERS = 8
 _MOST_KEPT = 1 << 14
 _PAGE_NAMES = 1000
 _BUSY_S, _BUSY_ASKED, _MOST_ASKED = 2.0, 4, 4096

@@ -62,15 +62,20 @@ class Volume:
         return draft
 
     def note_draft(self, node: Node) -> None:
-        """Know that a node has a draft."""
+        """Know that a node has a draft. The kernel may forget the node before the draft is in the store."""
         with self._lock:
+            if node.id in self._drafting:
+                return
             self._drafting[node.id] = node
+        self.nodes.pin(node)
 
     def end_draft(self, node: Node) -> None:
         """Let go of a draft."""
         with self._lock:
-            self._drafting.pop(node.id, None)
+            is_known = self._drafting.pop(node.id, None) is not None
         self.drafts.forget(node.id)
+        if is_known:
+            self.nodes.unpin(node)
 
     def drafting(self) -> tuple[Node, ...]:
         """Return the nodes that have a draft."""

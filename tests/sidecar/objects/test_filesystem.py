@@ -269,6 +269,16 @@ def test_empty_file_is_not_made_by_the_close_of_a_copy_of_its_descriptor(
     assert store.content("f") == b""
 
 
+def test_file_that_the_kernel_forgets_while_it_is_closed_is_stored(
+    store: CountingStore, kernel: Kernel
+) -> None:
+    opened, entry = run(kernel.filesystem.create(ROOT, b"f", 0o644, os.O_WRONLY, SOMEONE))
+    run(kernel.filesystem.forget([(entry.node, 1)]))  # a release waits in a thread, a forget does not
+    run(kernel.filesystem.release(opened.handle))
+    assert store.content("f") == b""
+    assert len(kernel.filesystem.nodes) == 1
+
+
 def test_create_is_exclusive_if_it_is_asked_to_be(store: CountingStore, tmp_path: Path) -> None:
     kernel = make_kernel(store, tmp_path, missing_timeout_s=100)
     store.put("f", [b"x"])
