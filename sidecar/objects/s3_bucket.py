@@ -1,5 +1,6 @@
 """A bucket: where it is, who asks it, and how its refusals are understood. All that is S3's own about one request."""
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,6 +25,7 @@ _ELSEWHERE = frozenset(
         "IllegalLocationConstraintException",
     }
 )
+_AWS_HOST = re.compile(r"(?:^|\.)s3[.-](?:dualstack\.)?([a-z]{2,}-[a-z0-9-]+)\.amazonaws\.com(?:\.cn)?$")
 _SIGNED = ("content-md5",)
 
 
@@ -148,6 +150,8 @@ class S3Bucket:
         """Follow a bucket to its region. Signed requests go nowhere but to AWS, or to the endpoint that the settings name."""
         body = s3_errors.ErrorBody.of(answer)
         region = answer.headers.get("x-amz-bucket-region") or body.get("Region", "")
+        if not region and (found := _AWS_HOST.search(body.get("Endpoint", ""))):
+            region = found[1]
         if not region or region == self._region or not region.replace("-", "").isalnum():
             return
         self._region = region

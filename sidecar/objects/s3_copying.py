@@ -8,7 +8,7 @@ from sidecar.objects.http_message import Answer
 from sidecar.objects.retries import Refused
 from sidecar.objects.s3_client import S3Client
 from sidecar.objects.s3_uploads import S3Uploads, copied
-from sidecar.objects.s3_values import instant_ns, quoted
+from sidecar.objects.s3_values import instant_ns, quoted, tag_in
 from sidecar.objects.store import FaultKind, ObjectInfo, Part, StoreFault
 
 # A store may take a minute for a copy of gigabytes, and answers only then: parts are done soon, and several at once.
@@ -43,7 +43,25 @@ class S3Copying:
         except Refused as refused:
             if refused.kind is FaultKind.UNSUPPORTED:
                 return self._whole(source, key, asked)
+            if refused.kind is not FaultKind.CHANGED:
+                raise
+            return self._found(source, headers, key, refused)
+
+    def _found(
+        self, source: ObjectInfo, headers: Mapping[str, str], key: str, refused: Refused
+    ) -> ObjectInfo:
+        """Return the copy if an attempt has made it whose answer was lost, else raise which of the two conditions failed."""
+        try:
+            info, found = self._client.described(key)
+        except Refused as missing:
+            if missing.kind is FaultKind.MISSING:
+                raise refused from None  # so it was the source's
             raise
+        tag = tag_in(headers)
+        is_ours = info.etag == source.etag or (tag != "" and tag_in(found) == tag)
+        if refused.lost and info.size == source.size and is_ours:
+            return info
+        raise self._client.condition_failed(refused, True, "") from None
 
     def _whole(self, source: ObjectInfo, key: str, headers: Mapping[str, str]) -> ObjectInfo:
         def read(answer: Answer) -> ObjectInfo:

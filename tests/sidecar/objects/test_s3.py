@@ -316,6 +316,13 @@ def test_a_clock_that_is_wrong_is_set_by_the_answer(place: Place) -> None:
         pytest.param(error(301, "PermanentRedirect", x_amz_bucket_region="eu-west-1"), id="redirected"),
         pytest.param(
             say(
+                307,
+                b"<Error><Code>TemporaryRedirect</Code><Endpoint>bucket.s3-eu-west-1.amazonaws.com</Endpoint></Error>",
+            ),
+            id="redirected for a while",
+        ),
+        pytest.param(
+            say(
                 400,
                 b"<Error><Code>AuthorizationHeaderMalformed</Code><Region>eu-west-1</Region></Error>",
             ),
@@ -541,6 +548,31 @@ def test_a_copy_that_fails_within_a_200_is_tried_again(place: Place) -> None:
     assert place.store.copy("k", "ü") == ObjectInfo("ü", 10, "e2", DATE_NS)
     assert place.asked[2].headers["x-amz-copy-source"] == "/bucket/k"
     assert place.asked[2].headers["x-amz-copy-source-if-match"] == '"e1"'
+
+
+NO_COPY = say(404)
+SOURCE = say(200, size=10, ETag='"e1"', x_amz_meta_sidemount_tag="t")
+
+
+@pytest.mark.parametrize(
+    ("steps", "kind"),
+    [
+        pytest.param([SOURCE], FaultKind.EXISTS, id="it is there"),
+        pytest.param([say(200, size=10, ETag='"o"')], FaultKind.EXISTS, id="another is there"),
+        pytest.param([NO_COPY], FaultKind.CHANGED, id="the source has changed"),
+    ],
+)
+def test_a_conditional_copy_tells_which_condition_failed(
+    place: Place, steps: list[Step], kind: FaultKind
+) -> None:
+    place.then(SOURCE, NO_COPY, error(412, "PreconditionFailed"), *steps)
+    assert refused(lambda: place.store.copy("k", "n", if_absent=True)).kind is kind
+
+
+def test_a_conditional_copy_whose_answer_was_lost_is_recognised(place: Place) -> None:
+    made = say(200, size=10, ETag='"e2"', x_amz_meta_sidemount_tag="t")
+    place.then(SOURCE, NO_COPY, hang_up, error(412, "PreconditionFailed"), made)
+    assert place.store.copy("k", "n", if_absent=True).etag == "e2"
 
 
 def test_a_large_object_is_copied_in_parts_that_keep_what_is_said_of_it(place: Place) -> None:
