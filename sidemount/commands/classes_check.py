@@ -56,6 +56,11 @@ def add_check_arguments(parser: argparse.ArgumentParser) -> None:
         help="a directory that the client may write to, as a volume of its container would be; all else is read-only",
     )
     group.add_argument(
+        "--quick",
+        action="store_true",
+        help="one mount only: no second one, no hang, no errors that should be told",
+    )
+    group.add_argument(
         "--own-tmp", action="store_true", help="its image has a writable /tmp, such as a link to its cache"
     )
     group.add_argument(
@@ -98,6 +103,7 @@ def _case(name: str, arguments: argparse.Namespace) -> Case:
         timeout_s=arguments.timeout,
         writable=tuple(arguments.writable),
         own_tmp=arguments.own_tmp,
+        is_quick=arguments.quick,
     )
 
 

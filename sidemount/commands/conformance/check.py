@@ -85,6 +85,7 @@ def _order(case: Case, base: str) -> str:
             "base": base,
             "writable": list(case.writable),
             "own_tmp": case.own_tmp,
+            "is_quick": case.is_quick,
             "stands": [stand.to_json() for stand in stands.values()],
             "capabilities": list(known.capabilities),
             "descriptor": known.abilities.descriptor,

@@ -30,6 +30,7 @@ class Case:
     timeout_s: float = 30.0
     writable: tuple[str, ...] = ()
     own_tmp: bool = False
+    is_quick: bool = False
     mark: str = ""
 
 

@@ -1,16 +1,16 @@
 """The third stand: a client that stands still is noticed and replaced. It also takes away what the check has made in the source."""
 
 import os
-import shutil
 import signal
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 
 from sidemount.commands.conformance.children import Late, Refused, ask
-from sidemount.commands.conformance.finding import CannotTry, Finding, NotAsDeclared
+from sidemount.commands.conformance.finding import Finding
 from sidemount.commands.conformance.running import Running, family_of
 from sidemount.commands.conformance.scene import Scene, found, untried
+from sidemount.commands.conformance.trial_serving import clean_up
 
 CHECKS = ("hang", "clean-up")
 _ANSWER_S = 10.0
@@ -26,7 +26,7 @@ def try_hung(scene: Scene, *, has_written: bool) -> Iterator[Finding]:
             yield from untried(CHECKS, f"it does not come up again: {why}{left}")
             return
         time.sleep(_WORKED_S)
-        yield found("clean-up", lambda: _clean_up(scene, stand, has_written=has_written))
+        yield found("clean-up", lambda: clean_up(scene, stand, has_written=has_written))
         yield found("hang", lambda: _hang(scene, stand))
 
 
@@ -47,17 +47,3 @@ def _is_replaced(stand: Running, pid: int) -> bool:
     """Tell whether another process serves. A client that hangs is killed with its container, and that is kubelet's to start again."""
     stand.restart_ended()
     return stand.serving() not in (0, pid)
-
-
-def _clean_up(scene: Scene, stand: Running, *, has_written: bool) -> str:
-    if not has_written:
-        raise CannotTry("nothing was written")
-    here = f"{stand.root}/{scene.directory}"
-
-    def remove() -> bool:
-        shutil.rmtree(here)
-        return not os.path.lexists(here)
-
-    if not ask(remove, within_s=scene.timeout_s):
-        raise NotAsDeclared(f"{scene.directory} cannot be removed from the source")
-    return "files and directories are removed"

@@ -3,10 +3,12 @@
 import errno as errnos
 import hashlib
 import os
+import shutil
 import signal
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from sidecar import daemon_codes
@@ -34,8 +36,8 @@ LAST = b"written just before the end\n"
 INNER = "inner"
 
 
-def try_serving(scene: Scene) -> Iterator[Finding]:
-    """Yield the findings of the first stand."""
+def try_serving(scene: Scene, *, is_only: bool) -> Iterator[Finding]:
+    """Yield the findings of the first stand; the only one takes away what it has written."""
     with scene.stand("main") as stand:
         why = stand.wait_live(scene.timeout_s)
         if why:
@@ -53,11 +55,16 @@ def try_serving(scene: Scene) -> Iterator[Finding]:
             "non-root": lambda: _non_root(scene, stand),
             "view": lambda: _view(scene, stand),
             "kill": lambda: _kill(scene, stand, live_at),
-            "signals": lambda: _signals(scene, stand),
+            "signals": lambda: _signals(scene, stand, is_only=is_only),
             "end": lambda: _end(scene, stand),
         }
+        has_written = False
         for name, act in checks.items():
-            yield found(name, act)
+            if name == "signals" and is_only:
+                yield found("clean-up", partial(clean_up, scene, stand, has_written=has_written))
+            finding = found(name, act)
+            has_written = has_written or (name == "write" and finding.verdict is Verdict.OK)
+            yield finding
 
 
 def _not_live(scene: Scene, why: str) -> Iterator[Finding]:
@@ -274,12 +281,27 @@ def _after_death(scene: Scene, stand: Running, holder: Holder, pid: int, *, is_f
     return ""
 
 
-def _signals(scene: Scene, stand: Running) -> str:
+def clean_up(scene: Scene, stand: Running, *, has_written: bool) -> str:
+    """Take away what the check has made in the source."""
+    if not has_written:
+        raise CannotTry("nothing was written")
+    here = f"{stand.root}/{scene.directory}"
+
+    def remove() -> bool:
+        shutil.rmtree(here)
+        return not os.path.lexists(here)
+
+    if not ask(remove, within_s=scene.timeout_s):
+        raise NotAsDeclared(f"{scene.directory} cannot be removed from the source")
+    return "files and directories are removed"
+
+
+def _signals(scene: Scene, stand: Running, *, is_only: bool) -> str:
     """SIGTERM comes while something is open. A client that is asked nothing more is let go; whatever it does, nobody hangs."""
     holder = Holder(lambda: os.open(stand.root, os.O_RDONLY | os.O_DIRECTORY), within_s=_ANSWER_S)
     try:
-        if not scene.is_source_read_only:
-            last = f"{stand.root}/{scene.directory}/last"
+        last = f"{stand.root}/{scene.directory}/last"
+        if not scene.is_source_read_only and not is_only:
             ask(lambda: Path(last).write_bytes(LAST), within_s=scene.timeout_s)
         stand.daemon.send_signal(signal.SIGTERM)
         time.sleep(_SIGNALLED_S)
