@@ -1,27 +1,36 @@
 """An operation that waits for its store is told of, for as long as it can still have an answer."""
 
 import threading
+from collections.abc import Iterator
+
+import pytest
 
 from sidecar.objects import patience
 from sidecar.objects.patience import Patience
+
+
+@pytest.fixture(autouse=True)
+def quick() -> Iterator[None]:
+    """Have seconds be short."""
+    before = vars(patience)["_TICK_S"], vars(patience)["_LONGEST_S"]
+    vars(patience)["_TICK_S"] = 0.05
+    yield
+    vars(patience)["_TICK_S"], vars(patience)["_LONGEST_S"] = before
 
 
 def test_keeper_hears_of_what_waits_and_of_nothing_else() -> None:
     told = threading.Event()
     waiting = Patience(told.set)
     waiting.begin()
-    assert not told.wait(1.5)
+    assert not told.wait(0.3)
     with waiting.waiting():
         assert told.wait(20)
 
 
 def test_what_waits_too_long_hangs() -> None:
+    vars(patience)["_LONGEST_S"] = 0.0
     told = threading.Event()
-    before, vars(patience)["_LONGEST_S"] = vars(patience)["_LONGEST_S"], 0.0
-    try:
-        waiting = Patience(told.set)
-        waiting.begin()
-        with waiting.waiting():
-            assert not told.wait(2.5)
-    finally:
-        vars(patience)["_LONGEST_S"] = before
+    waiting = Patience(told.set)
+    waiting.begin()
+    with waiting.waiting():
+        assert not told.wait(0.5)
