@@ -31,24 +31,30 @@ class _Stream(io.RawIOBase):
         self._sock = sock
         self._timeout_s = 0.0
         self._deadline_s = 0.0
+        self._armed_until_s = 0.0
+        self._moved = 0
         self.received = 0
 
     def allow(self, timeout_s: float) -> None:
         """Begin an exchange."""
         self._timeout_s = timeout_s
         self._deadline_s = time.monotonic() + timeout_s
-        self.received = 0
+        self._armed_until_s = 0.0
+        self._moved = self.received = 0
 
     def _arm(self) -> None:
-        left_s = self._deadline_s - time.monotonic()
+        """See to it that the socket waits no longer than the deadline, give or take a little: under TLS there are 64 reads in a MiB."""
+        now_s = time.monotonic()
+        if now_s < self._armed_until_s:
+            return
+        # Never farther away than it was at first: what a socket's buffer took at once is nothing to live on.
+        self._deadline_s = min(self._deadline_s + self._moved / LEAST_BYTES_PER_S, now_s + self._timeout_s)
+        self._moved = 0
+        left_s = self._deadline_s - now_s
         if left_s <= 0:
             raise TimeoutError
         self._sock.settimeout(left_s)
-
-    def _moved(self, count: int) -> None:
-        """Move the deadline, never farther away than it was at first: what a socket's buffer took at once is nothing to live on."""
-        farthest_s = time.monotonic() + self._timeout_s
-        self._deadline_s = min(self._deadline_s + count / LEAST_BYTES_PER_S, farthest_s)
+        self._armed_until_s = now_s + self._timeout_s / 64
 
     def readable(self) -> bool:
         return True
@@ -57,7 +63,7 @@ class _Stream(io.RawIOBase):
         self._arm()
         count = self._sock.recv_into(buffer)
         self.received += count
-        self._moved(count)
+        self._moved += count
         return count
 
     def send(self, content: Buffer) -> None:
@@ -66,7 +72,7 @@ class _Stream(io.RawIOBase):
         while view:
             self._arm()
             count = self._sock.send(view[:_SLICE_BYTES])
-            self._moved(count)
+            self._moved += count
             view = view[count:]
 
     def makefile(self, mode: str, /) -> io.BufferedReader:
