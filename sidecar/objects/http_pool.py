@@ -92,7 +92,10 @@ class HttpPool:
 
     def _connect(self, endpoint: Endpoint, timeout_s: float) -> Connection:
         deadline_s = time.monotonic() + min(timeout_s, _CONNECT_S)
-        proxy = self._proxy_of(endpoint)
+        try:
+            proxy = self._proxy_of(endpoint)
+        except ValueError:
+            raise ExchangeFailed(FaultKind.REQUEST, "the environment names a proxy that is none") from None
         server = proxy or endpoint
         try:
             sock = self._connected(server, deadline_s)

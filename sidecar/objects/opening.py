@@ -4,13 +4,12 @@ import importlib
 import os
 import re
 import ssl
-import urllib.request
 from collections.abc import Callable, Mapping
 
 from sidecar.objects.credentials_web_identity import RoleKeys
 from sidecar.objects.faults import Counts, fault
-from sidecar.objects.http_message import Endpoint, parse_endpoint
 from sidecar.objects.http_pool import HttpPool
+from sidecar.objects.http_proxies import proxy_of
 from sidecar.objects.local_store import LocalStore
 from sidecar.objects.memory_store import MemoryStore
 from sidecar.objects.prefixed_store import PrefixedStore
@@ -63,7 +62,11 @@ def prefixed(store: ObjectStore, prefix: str) -> ObjectStore:
 
 def http_pool(settings: ObjectsSettings, secrets: str) -> HttpPool:
     """Return connections as the settings bound them, with the trust and the proxies of this process."""
-    return HttpPool(settings.connections, tls=tls_context(secrets), proxy_of=proxy_of)
+    return HttpPool(
+        settings.connections,
+        tls=tls_context(secrets),
+        proxy_of=lambda endpoint: proxy_of(endpoint, os.environ),
+    )
 
 
 def tls_context(secrets: str) -> Callable[[], ssl.SSLContext]:
@@ -77,15 +80,6 @@ def tls_context(secrets: str) -> Callable[[], ssl.SSLContext]:
         return context
 
     return make
-
-
-def proxy_of(endpoint: Endpoint) -> Endpoint | None:
-    """Return the proxy that the environment names for a server (HTTPS_PROXY, HTTP_PROXY, NO_PROXY), None if none."""
-    found = urllib.request.getproxies()
-    url = found.get("https" if endpoint.is_tls else "http")
-    if not url or urllib.request.proxy_bypass(endpoint.host):
-        return None
-    return parse_endpoint(url if "://" in url else f"http://{url}")[0]
 
 
 def _open_s3(source: str, settings: ObjectsSettings, secrets: str) -> ObjectStore:

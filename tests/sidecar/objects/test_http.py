@@ -25,6 +25,7 @@ from sidecar.objects.http_message import (
     parse_endpoint,
 )
 from sidecar.objects.http_pool import HttpPool
+from sidecar.objects.http_proxies import proxy_of
 from sidecar.objects.opening import tls_context
 from sidecar.objects.store import Buffer, FaultKind
 from tests.sidecar.objects.http_script import Asked, HttpScript, hang_up, http_script, raw, say
@@ -381,3 +382,38 @@ def test_endpoints_have_a_host_a_port_and_a_path() -> None:
     assert parse_endpoint("http://[::1]:9000") == (Endpoint(False, "::1", 9000), "")
     assert Endpoint(False, "::1", 9000).authority == "[::1]:9000"
     assert Endpoint(True, "h", 443).authority == "h"
+
+
+STORE = Endpoint(True, "store.example", 443)
+PROXY = {"HTTPS_PROXY": "http://proxy.example:3128"}
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "environment", "proxy"),
+    [
+        pytest.param(STORE, {}, None, id="none"),
+        pytest.param(STORE, PROXY, Endpoint(False, "proxy.example", 3128), id="for TLS"),
+        pytest.param(STORE._replace(is_tls=False, port=80), PROXY, None, id="not for TLS alone"),
+        pytest.param(
+            STORE, {"https_proxy": "p:1"}, Endpoint(False, "p", 1), id="in lower case, without a scheme"
+        ),
+        pytest.param(STORE, PROXY | {"NO_PROXY": "x, .example"}, None, id="a domain that is exempt"),
+        pytest.param(STORE, PROXY | {"no_proxy": "store.example"}, None, id="a host that is exempt"),
+        pytest.param(STORE, PROXY | {"no_proxy": "*"}, None, id="all exempt"),
+        pytest.param(
+            STORE,
+            PROXY | {"no_proxy": "ore.example,"},
+            Endpoint(False, "proxy.example", 3128),
+            id="another host",
+        ),
+    ],
+)
+def test_proxies_are_those_of_the_environment(
+    endpoint: Endpoint, environment: dict[str, str], proxy: Endpoint | None
+) -> None:
+    assert proxy_of(endpoint, environment) == proxy
+
+
+def test_a_proxy_that_is_none_fails_the_request(server: HttpScript) -> None:
+    pool = HttpPool(1, proxy_of=lambda endpoint: proxy_of(endpoint, {"http_proxy": "socks5://p:1"}))
+    assert failure(pool, get(server)).kind is FaultKind.REQUEST

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.objects.http_message import Endpoint
-from sidecar.objects.opening import open_store, proxy_of
+from sidecar.objects.opening import open_store
 from sidecar.objects.settings import ObjectsSettings
 from sidecar.objects.store import FaultKind, Got, ObjectStore, Page, StoreFault
 
@@ -183,16 +182,3 @@ def test_endpoints_that_are_none_are_refused(endpoint: str) -> None:
 
 def test_a_store_is_opened_without_asking_it() -> None:
     opened("s3://bucket/prefix", endpoint="http://no-such-host.invalid").close()
-
-
-def test_proxies_are_those_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("http_proxy", "https_proxy", "no_proxy", "all_proxy"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
-    store = Endpoint(True, "store.example", 443)
-    assert proxy_of(store) is None
-    monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example:3128")
-    monkeypatch.setenv("NO_PROXY", "inside.example")
-    assert proxy_of(store) == Endpoint(False, "proxy.example", 3128)
-    assert proxy_of(Endpoint(False, "store.example", 80)) is None
-    assert proxy_of(Endpoint(True, "a.inside.example", 443)) is None
