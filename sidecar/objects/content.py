@@ -53,6 +53,9 @@ class Content:
             return None
         draft = volume.draft(node)
         if draft is not None:
+            if draft.is_lost:
+                volume.nodes.detach(node)
+                raise stale()  # the name is somebody else's file by now, and the kernel finds that
             return None
         path = volume.nodes.known_path(node)
         if path is None:  # it has lost its name, and is opened by way of a descriptor
@@ -209,9 +212,11 @@ class Content:
         with volume.moves.of_file(node.id):
             draft = volume.draft(node)
             path = volume.nodes.known_path(node)
-            if draft is None or path is None:
+            if draft is None or (path is None and not draft.is_lost):
                 return
             info = draft.commit()
+            if path is None:
+                return
             node.opened_etag = info.etag
             volume.tree.changed(path, info)
 

@@ -62,7 +62,11 @@ class Namespace:
         """Return the entry of a file that is being written: the store may not have it yet."""
         volume = self._volume
         node = volume.nodes.child(above, name)
-        if node is None or volume.draft(node) is None:
+        draft = None if node is None else volume.draft(node)
+        if node is None or draft is None:
+            return None
+        if draft.is_lost:  # the name is somebody else's file by now
+            volume.nodes.detach(node)
             return None
         attributes = volume.attributes_now(node)
         return None if attributes is None else Entry(volume.nodes.again(node).id, attributes)

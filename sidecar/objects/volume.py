@@ -153,7 +153,9 @@ class Volume:
             if file.info is not None:
                 return self._told(node, ino, file.info)
         fact = None if path is None else self.tree.recall(path)
-        return None if fact is None or fact.info is None else self._told(node, ino, fact.info)
+        if fact is None or fact.info is None or self.is_another_version(node, fact.info):
+            return None
+        return self._told(node, ino, fact.info)
 
     def attributes(self, node: Node) -> Attributes:
         """Return a node's attributes."""
@@ -161,7 +163,10 @@ class Volume:
         if now is not None:
             return now
         path = self.nodes.path(node)
-        return self._told(node, ino_of(path), self.version(node))
+        info = self.version(node)
+        if self.is_another_version(node, info):
+            raise stale()  # of what a predecessor had open only a mark is known
+        return self._told(node, ino_of(path), info)
 
     def version(self, node: Node) -> ObjectInfo:
         """Return which version a file is of now. ESTALE if it is none any more."""

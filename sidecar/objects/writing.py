@@ -97,7 +97,7 @@ class Drafts:
         if draft is None:
             return
         if not draft.is_pending or draft.is_lost:
-            if draft.is_pending:
+            if draft.is_lost:
                 self._tell_lost(draft.key, draft.size, str(draft.fault))
             self._drop(draft)
             return
