@@ -15,6 +15,9 @@ from sidecar.objects.throttle import Throttle
 
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 4.0
+_LONGEST_TOLD_S = (
+    10.0  # whoever is asked to wait for an hour asks again earlier, before an application hears of it
+)
 _MOST_ADAPTIONS = 4
 
 T = TypeVar("T")
@@ -123,12 +126,12 @@ class Calls:
                 return attempt.value()
             self.counts.failed(refusal.kind)
             if refusal.kind is FaultKind.THROTTLED:
-                self._throttle.slow_down(operation.lane, min(refusal.pause_s, self._retry_timeout_s))
+                self._throttle.slow_down(operation.lane, min(refusal.pause_s, _LONGEST_TOLD_S))
             if attempt.is_worth_repeating_at_once(refusal):
                 continue
             if sink is not None and sink.filled > filled:
                 pause_s = _FIRST_PAUSE_S  # it goes on, if slowly
-            wait_s = max(pause_s * (0.5 + self._jitter() / 2), refusal.pause_s)
+            wait_s = max(pause_s * (0.5 + self._jitter() / 2), min(refusal.pause_s, _LONGEST_TOLD_S))
             if not (refusal.again or refusal.kind in RETRIED) or time.monotonic() + wait_s >= end_s:
                 raise attempt.refused(refusal)
             if self._closed.wait(wait_s):
@@ -179,11 +182,15 @@ class _Attempt(Generic[T]):
     def run(self) -> Refusal | None:
         """Make one and return why it failed."""
         calls = self._calls
-        calls.counts.asked(again=self._made > 0)
-        self._made += 1
         self._answer, self._is_stale = None, False
         before = self._sink.filled if self._sink is not None else 0
-        request = calls.dialect.prepare(self._make())
+        request = self._make()
+        try:
+            request = calls.dialect.prepare(request)
+        except StoreFault as fault:
+            return Refusal(fault.kind, fault.strerror or "", number=fault.errno or 0)
+        calls.counts.asked(again=self._made > 0)
+        self._made += 1
         try:
             self._answer = answer = calls.pool.exchange(request, self._timeout_s, self._sink)
             refusal = calls.dialect.explain(request, answer)

@@ -293,6 +293,16 @@ def test_a_key_that_never_worked_is_refused_at_once(place: Place) -> None:
     assert (found.kind, found.errno) == (FaultKind.CREDENTIALS, errno.EACCES)
 
 
+def test_half_a_key_is_told_with_what_was_to_be_done(place: Place) -> None:
+    (place.secrets / "secret_access_key").unlink()
+    found = refused(lambda: place.store.delete("k"))
+    assert (found.kind, found.errno) == (FaultKind.CREDENTIALS, errno.EACCES)
+    assert str(found) == (
+        "[Errno 13] DELETE 's3://bucket/k': credentials: secret_access_key is missing or empty"
+    )
+    assert place.store.counts["faults_credentials"] == 1  # type: ignore[attr-defined]
+
+
 def test_without_credentials_nothing_is_signed(tmp_path: Path) -> None:
     with http_script() as server:
         settings = ObjectsSettings(source="s3://bucket", endpoint=server.url)
