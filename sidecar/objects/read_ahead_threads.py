@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 
 _LOG = logging.getLogger(__name__)
-_IDLE_S = 10.0
+_IDLE_S = 60.0
 
 Work = Callable[[], object]
 

@@ -277,8 +277,24 @@ def test_a_write_that_fails_is_not_kept(
         assert volume.store(key(52), of(52))
 
 
-def test_a_full_volume_of_its_own_is_no_fault_of_reads(tmp_path: Path) -> None:
-    """Real ENOSPC needs a filesystem of its own: a file in the place of a directory fails as early."""
+@pytest.mark.root
+def test_a_volume_that_is_full_before_its_bound_goes_on_with_what_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache_volume, "_FAULT_PAUSE_S", 0.0)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "cache", tmp_path], check=True)
+    try:
+        with volume_in(tmp_path, bound=100 << 20) as volume:
+            stored = [number for number in range(60) if volume.store(key(number), of(number))]
+            assert volume.faults > 0
+            assert len(stored) > 20
+            assert loaded(volume, stored[-1]) == of(stored[-1])
+            assert volume.index.taken_bytes == room_taken(tmp_path) <= 1 << 20
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)
+
+
+def test_a_place_that_is_none_is_no_fault_of_reads(tmp_path: Path) -> None:
     (tmp_path / "blocks").write_bytes(b"")
     store = ScriptedStore()
     content = content_of(10 * BLOCK)
