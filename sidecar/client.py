@@ -130,7 +130,7 @@ def _filled(order: Order, templates: dict[str, str], what: str) -> Iterable[tupl
         try:
             yield name, fill(template, lambda key: _value(order.secrets, key), order.files_dir)
         except InvalidRequest as error:
-            raise InvalidRequest(f"{what} {shown(name)}: {error.message}", hint=error.hint) from error
+            raise InvalidRequest(f"{error.message} ({what} {shown(name)})", hint=error.hint) from error
 
 
 def _missing(order: Order, keys: tuple[str, ...]) -> list[str]:
