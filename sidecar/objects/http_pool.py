@@ -12,7 +12,6 @@ from sidecar.objects.http_connection import Connection, classify
 from sidecar.objects.http_message import Answer, Endpoint, ExchangeFailed, Request, Sink
 from sidecar.objects.store import FaultKind
 
-_IDLE_S = 30.0
 _CONNECT_S = 10.0
 _NAME_S = 5.0
 
@@ -29,7 +28,9 @@ class HttpPool:
         *,
         tls: Callable[[], ssl.SSLContext] = ssl.create_default_context,
         proxy_of: Callable[[Endpoint], Endpoint | None] = lambda endpoint: None,
+        idle_s: float = 30.0,
     ) -> None:
+        self._idle_s = idle_s
         self._room = threading.BoundedSemaphore(connections)
         self._lock = threading.Lock()
         self._idle: defaultdict[Endpoint, deque[Connection]] = defaultdict(deque)
@@ -72,7 +73,8 @@ class HttpPool:
                 if not idle:
                     return None
                 connection = idle.pop()
-            if not connection.is_stale():
+            # What has been idle for long may be forgotten on the way, by something that tells neither end.
+            if time.monotonic() - connection.used_s < self._idle_s and not connection.is_stale():
                 return connection
             connection.close()
 
@@ -85,7 +87,7 @@ class HttpPool:
         with self._lock:
             idle = self._idle[connection.endpoint]
             idle.append(connection)
-            while idle[0].used_s < now_s - _IDLE_S:
+            while idle[0].used_s < now_s - self._idle_s:
                 old.append(idle.popleft())
         for one in old:
             one.close()

@@ -235,6 +235,15 @@ def test_a_connection_that_the_server_has_ended_meanwhile_is_not_used(
     assert server.connections == 2
 
 
+def test_a_connection_that_has_been_idle_for_long_is_not_used(server: HttpScript) -> None:
+    pool = HttpPool(1, idle_s=0.0)
+    server.then(say(200), say(200))
+    pool.exchange(get(server), 5)
+    pool.exchange(get(server), 5)
+    assert server.connections == 2
+    pool.close()
+
+
 def test_an_end_just_when_an_idle_connection_is_used_is_told_as_stale(
     server: HttpScript, pool: HttpPool
 ) -> None:
