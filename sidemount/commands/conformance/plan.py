@@ -65,12 +65,6 @@ def plan_stands(case: Case, base: str) -> dict[str, Stand]:
     why = source_fault(case.source)
     if why:
         raise InvalidRequest(f"{where}: --source {why}")
-    if known.credentials.required and not case.secrets:
-        raise PolicyDenied(
-            f"{where} needs credentials and none are given",
-            reason=Reason.CREDENTIALS_REQUIRED,
-            hint=f"give --secrets DIR with the files {', '.join(known.credentials.secret_keys)}",
-        )
     options = check_options(known.options, parse_mount_options(case.options, known.options, where), where)
     writable = _Planner(case, options, base, where)
     stands = {
@@ -79,6 +73,12 @@ def plan_stands(case: Case, base: str) -> dict[str, Stand]:
         "hung": writable.stand("hung", hung_after_s=_HUNG_AFTER_S),
         "contrary": writable.stand("contrary", descriptor=not known.abilities.descriptor),
     }
+    if known.credentials.required and not case.secrets:
+        raise PolicyDenied(
+            f"{where} needs credentials and none are given",
+            reason=Reason.CREDENTIALS_REQUIRED,
+            hint=f"give --secrets DIR with the files {', '.join(known.credentials.secret_keys)}",
+        )
     if known.command:
         stands["wrong-option"] = writable.stand("wrong-option", more=(NO_SUCH_OPTION,))
     missing = missing_source(case)
