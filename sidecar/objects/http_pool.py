@@ -63,7 +63,8 @@ class HttpPool:
 
     def close(self) -> None:
         """End idle connections now and the others when they are given back."""
-        self._is_closed = True
+        with self._lock:
+            self._is_closed = True
         self.forget_idle()
 
     def _idle_one(self, endpoint: Endpoint) -> Connection | None:

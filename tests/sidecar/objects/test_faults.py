@@ -373,7 +373,7 @@ def test_a_lost_answer_to_the_end_of_an_upload_is_none(any_place: Place) -> None
 
 
 def test_a_call_that_hangs_does_not_stop_others(s3: Place) -> None:
-    store = s3.open(request_timeout_s=3)
+    store = s3.open(request_timeout_s=2)
     store.put("a", [_CONTENT])
     store.put("b", [_CONTENT])
     with ThreadPoolExecutor(2) as pool, s3.proxy.doing(Hang(), "GET", "/a$") as rule:

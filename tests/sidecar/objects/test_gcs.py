@@ -119,7 +119,7 @@ def test_completing_names_versions_and_conditions(server: HttpScript, opened: _O
 
 def test_a_condition_of_completing_that_fails(server: HttpScript, opened: _Open) -> None:
     for name, kind in (("if_absent", FaultKind.EXISTS), ("if_match", FaultKind.CHANGED)):
-        server.then(_resource(metadata={}), _refusal(412, "conditionNotMet"))
+        server.then(_resource(metadata={}), _refusal(412, "conditionNotMet"), _resource(generation="9"))
         conditions = {"if_absent": True} if name == "if_absent" else {"if_match": "5"}
         with pytest.raises(StoreFault) as raised:
             opened().complete("a", _UPLOAD, [Part(1, 2, "11")], **conditions)
