@@ -99,7 +99,7 @@ class Directories:
             page = max(stream.records, default=0)
             if page > directory.noted:  # before anybody is told of a position on it
                 directory.noted = page
-                self._records.save(handle, stream.records)
+                self._records.save(handle, stream.records, position)
             return is_answer
 
     def releasedir(self, handle: int) -> None:

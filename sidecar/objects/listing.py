@@ -78,6 +78,9 @@ class Stream:
         self._token: str | None = OWN
         self._coming: Future[tuple[Page, float]] | None = None
         self._at = 0
+        self._sought = (
+            0  # the page of the position that was sought last: the answer may be lost, and that sought again
+        )
         self._began = 0.0
         self._count = 0
         self._is_whole = True
@@ -111,6 +114,7 @@ class Stream:
             self._token, self._pass_over = OWN, frozenset()
             return
         page, count = position >> PAGE_AT, position & (1 << PAGE_AT) - 1
+        self._sought = page
         record = self.records.get(page)
         if record is None:  # too long ago; rather twice than not at all
             before = max((known for known in self.records if known < page), default=None)
@@ -176,8 +180,9 @@ class Stream:
         self._page += 1
         self.records[self._page] = Record(token, array("Q"))
         old = self._page - _MOST_GIVEN
-        if old in self.records:
-            self.records[old] = Record(self.records[old].token, array("Q"))
+        record = self.records.get(old)
+        if record is not None and record.token != OWN and old != self._sought:
+            self.records[old] = Record(record.token, array("Q"))
         if len(self.records) > _MOST_RECORDS:
             del self.records[min(self.records)]
 

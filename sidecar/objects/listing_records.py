@@ -11,7 +11,7 @@ import os
 from array import array
 from collections.abc import Iterable
 
-from sidecar.objects.listing import Record
+from sidecar.objects.listing import OWN, PAGE_AT, Record
 
 _LOG = logging.getLogger(__name__)
 _LAST = 3
@@ -30,12 +30,15 @@ class ListingRecords:
             except OSError as error:
                 self._fail(error)
 
-    def save(self, handle: int, records: dict[int, Record]) -> None:
-        """Note the last pages of an open directory."""
+    def save(self, handle: int, records: dict[int, Record], position: int = 0) -> None:
+        """Note the last pages of an open directory, and the one that the kernel goes on from: it may have to ask once more."""
         if not self._directory:
             return
-        last = sorted(records)[-_LAST:]
-        text = json.dumps({page: [records[page].token, records[page].given.tobytes().hex()] for page in last})
+        own = [page for page, record in records.items() if record.token == OWN]
+        pages = {*sorted(records)[-_LAST:], *own[-1:], position >> PAGE_AT} & records.keys()
+        text = json.dumps(
+            {page: [records[page].token, records[page].given.tobytes().hex()] for page in sorted(pages)}
+        )
         path = self._path(handle)
         try:
             descriptor = os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)

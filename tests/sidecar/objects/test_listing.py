@@ -150,6 +150,27 @@ def test_listing_goes_on_from_any_position_while_names_come_and_go(
             store.put(name, [b""])
 
 
+def test_position_is_known_however_often_the_answer_to_it_is_lost(
+    ahead: ThreadPoolExecutor, tmp_path: Path
+) -> None:
+    store = SmallPages()
+    for number in range(60):
+        store.put(f"n{number:02}", [b""])
+    maker, records = Maker(store, ahead), ListingRecords(str(tmp_path))
+    stream = maker.stream("draft")
+    before, position = read(stream, 10)
+    records.save(1, stream.records)
+    for _ in range(5):
+        stream = maker.stream("draft", records=records.load(1))
+        stream.seek(position)
+        after, _ = read(stream, 30)
+        records.save(1, stream.records, position)
+    stream = maker.stream("draft", records=records.load(1))
+    stream.seek(position)
+    after, _ = read(stream)
+    assert sorted(before + after) == sorted([".", "..", "draft", *(f"n{number:02}" for number in range(60))])
+
+
 def test_rewinding_reads_afresh(ahead: ThreadPoolExecutor) -> None:
     store = SmallPages()
     store.put("a", [b""])
