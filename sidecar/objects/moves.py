@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 _STRIPES = 64
 
@@ -20,6 +20,12 @@ class Moves:
     @contextmanager
     def of_file(self, node: int) -> Iterator[None]:
         """Have a file's name and content for oneself, and no directory moved. May be taken again by who has it."""
+        with self.of_files(node):
+            yield
+
+    @contextmanager
+    def of_files(self, *nodes: int) -> Iterator[None]:
+        """Have several files for oneself. Whoever has one of them may take it again, and no other."""
         depth = getattr(self._depth, "files", 0)
         if not depth:
             with self._settled:
@@ -27,7 +33,9 @@ class Moves:
                 self._files += 1
         self._depth.files = depth + 1
         try:
-            with self._stripes[node % _STRIPES]:
+            with ExitStack() as held:
+                for stripe in sorted({node % _STRIPES for node in nodes}):  # all take them in one order
+                    held.enter_context(self._stripes[stripe])
                 yield
         finally:
             self._depth.files = depth

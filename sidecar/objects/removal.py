@@ -32,6 +32,7 @@ class Removal:
                 if not (step.is_recalled and self._is_another(key, step.first)):
                     info = self._present(path, node)
                     step.intend(first=1 if info is None else mark_of(info.etag))
+                    volume.drafts.supersede(key)
                     volume.store.delete(key)
                 volume.lose(node, above, path)
             step.done()

@@ -6,8 +6,9 @@ is asked again, carries on: a copy that is made twice is the same copy.
 
 import errno
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from sidecar.directory.names import single
@@ -67,9 +68,20 @@ class Renaming:
                 with volume.moves.of_directory():
                     self._move_directory(step, node, old, new, flags)
             else:
-                with volume.moves.of_file(0 if node is None else node.id):
+                with self._files(node, new):
                     self._move_file(step, node, old, new, flags)
             step.done()
+
+    @contextmanager
+    def _files(self, node: Node | None, new: Place) -> Iterator[None]:
+        """Have a file for oneself, and the one at its new name: a commit of that one must not come after the copy."""
+        volume = self._volume
+        while True:
+            victim = volume.nodes.child(new.above, new.name)
+            with volume.moves.of_files(*(0 if one is None else one.id for one in (node, victim))):
+                if volume.nodes.child(new.above, new.name) is victim:
+                    yield
+                    return
 
     def _place(self, parent: int, name: bytes) -> Place:
         above = self._volume.nodes[parent]
@@ -99,6 +111,7 @@ class Renaming:
             copied: ObjectInfo | None = None  # a predecessor has done it all
         else:
             copied = self._copy_file(step, node, info, new, flags)
+            volume.drafts.supersede(key)
             volume.store.delete(key)
         if copied is None:
             copied = volume.store.head(new_key)
@@ -117,6 +130,7 @@ class Renaming:
         if is_exclusive and not was_checked and self._is_taken(target, new):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
         self._intend(step, _FILE, node, mark)
+        volume.drafts.supersede(volume.tree.key(new.path))
         if_absent = is_exclusive and not was_checked and volume.store.abilities.put_if_absent
         try:
             return volume.store.copy(info.key, volume.tree.key(new.path), etag=info.etag, if_absent=if_absent)

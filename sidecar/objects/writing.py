@@ -53,7 +53,7 @@ class Drafts:
         if draft is not None:
             draft.truncate(exclusive=exclusive)
             return draft
-        self._supersede(key)
+        self.supersede(key)
         return self._begin_once(node_id, key, None, exclusive=exclusive)
 
     def edit(self, node_id: int, key: str, info: ObjectInfo) -> Draft:
@@ -101,7 +101,7 @@ class Drafts:
                 self._tell_lost(draft.key, draft.size, str(draft.fault))
             self._drop(draft)
             return
-        self._supersede(draft.key)
+        self.supersede(draft.key)
         draft.due_s = time.monotonic() + _FIRST_PAUSE_S
         with contextlib.suppress(OSError):
             draft.abandon(time.time())
@@ -110,6 +110,16 @@ class Drafts:
         extra = {"key": draft.key, "size_bytes": draft.size, "reason": str(draft.fault or "")}
         _log.warning("keep_uncommitted_file", extra=extra)
         self._errands.wake()
+
+    def supersede(self, key: str) -> None:
+        """Have nothing committed at a key that nobody has open any more: it is written anew, removed, or another file's."""
+        with self._lock:
+            earlier = self._abandoned.pop(key, None)
+        if earlier is not None:
+            size = earlier.size
+            earlier.discard()  # waits for a commit that is on its way: it must not come after ours
+            self._tell_lost(key, size, "written anew, removed or replaced")
+            self._drop(earlier)
 
     def finish(self, until: float) -> bool:
         """Commit everything, for nobody will any more; return whether all was, by the time `until` of the monotonic clock."""
@@ -215,16 +225,6 @@ class Drafts:
         else:
             self._drafts[state.node_id] = draft
             draft.catch_up()
-
-    def _supersede(self, key: str) -> None:
-        """Let a new file of a key take the place of one that was to be committed there."""
-        with self._lock:
-            earlier = self._abandoned.pop(key, None)
-        if earlier is not None:
-            size = earlier.size
-            earlier.discard()  # waits for a commit that is on its way: it must not come after ours
-            self._tell_lost(key, size, "written anew")
-            self._drop(earlier)
 
     def _readopt(self, node_id: int, key: str) -> Draft | None:
         with self._lock:
