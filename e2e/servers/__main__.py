@@ -6,8 +6,10 @@ import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 
+from e2e.clients.servers import GCSFUSE
 from e2e.cluster.errors import ClusterFault, MachineLacks
 from e2e.servers.azurite import azurite
 from e2e.servers.fake_gcs import fake_gcs
@@ -31,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Do it. 3 if this machine lacks what a server needs, 1 if it does not work."""
     parser = argparse.ArgumentParser(prog="python -m e2e.servers", description=__doc__)
     orders = parser.add_subparsers(dest="order", required=True)
-    orders.add_parser("build", help="build and install what the servers need")
+    orders.add_parser("build", help="build and install what the servers need, and gcsfuse")
     run = orders.add_parser("run", help="run one in a directory that is gone afterwards")
     run.add_argument("name", choices=sorted(_SERVERS))
     arguments = parser.parse_args(argv)
@@ -51,7 +53,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _build() -> None:
     """Make everything that this machine can; raise the first fault at the end."""
     faults: list[ClusterFault] = []
-    for make in (azurite_argv, lambda: go_program(VERSITYGW), lambda: go_program(FAKE_GCS)):
+    makers: list[Callable[[], object]] = [azurite_argv]
+    makers += [partial(go_program, module) for module in (VERSITYGW, FAKE_GCS, GCSFUSE)]
+    for make in makers:
         try:
             make()
         except ClusterFault as fault:
