@@ -29,6 +29,7 @@ class Draft:
         self._commit = DraftCommit(body, self._parts)
         self._shop = body.workshop
         self._modified_ns = time.time_ns()
+        self._has_looked = False
         self.fault: OSError | None = None
         self.tries = 0
         self.due_s = 0.0
@@ -85,6 +86,8 @@ class Draft:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
         if not content:
             return 0
+        if self._is_in_doubt:
+            self._resolve()
         if end > self.size:
             self._shop.window.wait()
         with self._unlocked_by_commit():
@@ -116,9 +119,7 @@ class Draft:
                 body.fetch([one for one in pieces if not one.is_local], base, offset, buffer)
                 break
             except StoreFault as fault:
-                with body.lock:
-                    is_other = body.state.base is not base  # a commit has put another version in its place
-                if attempt < 2 and is_other:
+                if attempt < 2 and self._has_other_base(base):
                     continue
                 if fault.kind is FaultKind.MISSING:
                     raise StoreFault(errno.ESTALE, FaultKind.CHANGED, f"{self.key!r} is gone") from fault
@@ -158,26 +159,20 @@ class Draft:
 
     def commit(self) -> ObjectInfo:
         """Have all of it in the store and return that version; nothing to do if it is there. Raises what it fails with, each time."""
-        body = self.body
-        with body.lock:
-            body.wait_while(lambda: body.is_committing)
-            state = body.state
+        with self._committing():
+            state = self.body.state
             if state.is_discarded or (not state.is_pending and state.base is not None):
                 return state.base or ObjectInfo(state.key, state.size, "", self._modified_ns)
-            body.is_committing = True
-        try:
-            info = self._commit.run()
+            try:
+                info = self._commit.run()
+            except OSError as fault:
+                self.fault = fault
+                self._has_looked = False
+                self._shop.count("commit_faults")
+                raise
             self.fault = None
             self._modified_ns = info.modified_ns
             return info
-        except OSError as fault:
-            self.fault = fault
-            self._shop.count("commit_faults")
-            raise
-        finally:
-            with body.lock:
-                body.is_committing = False
-                body.moved_on()
 
     def discard(self) -> None:
         """Never be committed: its name is gone. It can be read and written until it is forgotten."""
@@ -234,6 +229,40 @@ class Draft:
         with body.lock:
             body.wait_while(lambda: body.is_committing)
             yield
+
+    @contextmanager
+    def _committing(self) -> Iterator[None]:
+        """Have nobody write or commit for a block, without holding the lock."""
+        body = self.body
+        with body.lock:
+            body.wait_while(lambda: body.is_committing)
+            body.is_committing = True
+        try:
+            yield
+        finally:
+            with body.lock:
+                body.is_committing = False
+                body.moved_on()
+
+    @property
+    def _is_in_doubt(self) -> bool:
+        """Whether the upload may be complete already, so that nothing must be added to it."""
+        upload, attempts = self.body.state.upload, self.body.state.attempts
+        return not self._has_looked and upload is not None and any(one.tag == upload.tag for one in attempts)
+
+    def _resolve(self) -> None:
+        with self._committing():
+            if self._is_in_doubt:
+                self._commit.recognise()
+                self._has_looked = True
+
+    def _has_other_base(self, base: ObjectInfo | None) -> bool:
+        """Tell whether what was there is replaced by ourselves: by a commit, or by one of which that was not known yet."""
+        with self._committing():
+            state = self.body.state
+            if state.base is base and state.attempts:
+                self._commit.recognise()
+            return state.base is not base
 
     def _known(self, offset: int, content: Buffer) -> int:
         """Return how many of some bytes are there already, from the first on."""

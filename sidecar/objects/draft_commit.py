@@ -24,7 +24,7 @@ class DraftCommit:
         body = self._body
         with body.lock:
             self._parts.wait()
-        if body.state.attempts and (info := self._recognise()):
+        if body.state.attempts and (info := self.recognise()):
             return info
         for _ in range(_ROUNDS):
             try:
@@ -42,7 +42,7 @@ class DraftCommit:
         body = self._body
         if fault.kind in (FaultKind.EXISTS, FaultKind.CHANGED, FaultKind.MISSING):
             before = len(body.state.attempts)
-            if info := self._recognise():
+            if info := self.recognise():
                 return info
             if before and not body.state.attempts:
                 return None  # it is what we were a while ago: go on from there
@@ -87,31 +87,35 @@ class DraftCommit:
         state, can = self._body.state, self._shop.store.abilities
         if_absent = state.is_exclusive
         if_match = state.base.etag if state.base is not None and (state.is_edit or state.uses_base) else ""
-        if (if_absent and not can.put_if_absent) or (if_match and not can.put_if_match):
-            self._look(if_absent, if_match)
+        if state.abandoned_s and not if_absent and not if_match:
+            found = self._found()  # this is late: it must not undo what somebody has written since
+            if found is not None and found.modified_ns > state.abandoned_s * 1e9:
+                raise _changed(state.key)
+            if_absent, if_match = found is None, found.etag if found is not None else ""
+        elif (if_absent and not can.put_if_absent) or (if_match and not can.put_if_match):
+            found = self._found()
+            if if_absent and found is not None:
+                raise StoreFault(errno.EEXIST, FaultKind.EXISTS, f"{state.key!r} is there")
+            if if_match and (found is None or found.etag != if_match):
+                raise _changed(state.key)
         return if_absent and can.put_if_absent, if_match if can.put_if_match else ""
 
-    def _look(self, if_absent: bool, if_match: str) -> None:
-        key = self._body.state.key
+    def _found(self) -> ObjectInfo | None:
         try:
-            found = self._shop.store.head(key).etag
+            return self._shop.store.head(self._body.state.key)
         except StoreFault as fault:
             if fault.kind is not FaultKind.MISSING:
                 raise
-            found = ""
-        if if_absent and found:
-            raise StoreFault(errno.EEXIST, FaultKind.EXISTS, f"{key!r} is there")
-        if if_match and found != if_match:
-            raise StoreFault(errno.ESTALE, FaultKind.CHANGED, f"{key!r} is another version")
+            return None
 
     def _attempt(self, tag: str) -> None:
         body = self._body
         with body.lock:
             size = body.state.size
-            if not any(one == Attempt(tag, size, is_current=True) for one in body.state.attempts):
+            if not any(one == Attempt(tag, size, size, is_current=True) for one in body.state.attempts):
                 body.record(t="committing", tag=tag, size=size)
 
-    def _recognise(self) -> ObjectInfo | None:
+    def recognise(self) -> ObjectInfo | None:
         """Return the version if an attempt has made what we are now; if it made what we were, be based on that."""
         body, state = self._body, self._body.state
         try:
@@ -123,19 +127,29 @@ class DraftCommit:
         ours = [one for one in state.attempts if one.tag == tag]
         if not ours:
             return None
-        with body.lock:
-            self._parts.give_up()  # it may have ended halfway: the object is there, and the upload still is
         if ours[-1].is_current and info.size == state.size:
+            self._end_upload(tag)
             self._finish(info, tag)
             return info
         with body.lock:
-            end = min(info.size, *(one.size for one in ours))
+            # An upload keeps its tag from one attempt to the next: the size tells which one it was.
+            same = [one for one in ours if one.made == info.size] or ours
+            end = min(info.size, *(one.size for one in same))
             gone = state.upload.gone if state.upload is not None and state.upload.tag == tag else ()
             if state.upload is not None and any(state.upload.layout.span(one).end > end for one in gone):
                 raise OSError(errno.EIO, f"{state.key!r} lacks what was written last")
+        self._end_upload(tag)
+        with body.lock:
             body.record(t="adopted", base=info, end=end, tag=tag)
             self._parts.reset()
         return None
+
+    def _end_upload(self, tag: str) -> None:
+        """Have an upload that has made its object removed, should it be there still: the store may have been interrupted, too."""
+        with self._body.lock:
+            upload = self._body.state.upload
+            if upload is not None and upload.tag == tag:
+                self._parts.give_up()
 
     def _finish(self, info: ObjectInfo, tag: str) -> None:
         """Know that it is done. Only the last bytes are kept: more may be appended to them."""
@@ -163,3 +177,7 @@ class DraftCommit:
             len(kept) <= _MOST_KEPT and sum(end - begin for begin, end in kept) <= self._shop.part_bytes
         )
         return kept if is_little else []
+
+
+def _changed(key: str) -> StoreFault:
+    return StoreFault(errno.ESTALE, FaultKind.CHANGED, f"{key!r} is another version")

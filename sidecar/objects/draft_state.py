@@ -33,9 +33,10 @@ class Upload:
 
 @dataclass(slots=True)
 class Attempt:
-    """A commit whose outcome is not known (yet). `size`: how much of it is the draft's still; `is_current`: all is."""
+    """A commit whose outcome is not known (yet), of `made` bytes. `size`: how many of them are the draft's still; `is_current`: all are."""
 
     tag: str
+    made: int
     size: int
     is_current: bool
 
@@ -165,7 +166,7 @@ class DraftState:
             self.local.remove(start, end)
 
     def _on_committing(self, record: Record) -> None:
-        self.attempts.append(Attempt(record["tag"], record["size"], is_current=True))
+        self.attempts.append(Attempt(record["tag"], record["size"], record["size"], is_current=True))
         del self.attempts[:-_MOST_ATTEMPTS]
 
     def _on_committed(self, record: Record) -> None:
@@ -208,11 +209,12 @@ class DraftState:
         self.local.remove(size, _FAR)
         for attempt in self.attempts:
             attempt.size = min(attempt.size, size)
-        if self.upload is not None:
-            for number in [*self.upload.parts]:
-                if self.upload.layout.span(number).start + self.upload.parts[number].size > size:
-                    del self.upload.parts[number]
-                    self.upload.gone.discard(number)
+        upload = self.upload
+        if upload is not None:
+            for number, part in [*upload.parts.items()]:
+                if upload.layout.span(number).start + part.size > size:
+                    del upload.parts[number]
+            upload.gone = {number for number in upload.gone if upload.layout.span(number).end <= size}
 
     def _forget_gone(self) -> None:
         if self.upload is not None:
@@ -248,7 +250,7 @@ class DraftState:
                 "parts": [*upload.parts.values()],
                 "gone": [*upload.gone],
             },
-            "attempts": [(one.tag, one.size, one.is_current) for one in self.attempts],
+            "attempts": [(one.tag, one.made, one.size, one.is_current) for one in self.attempts],
             "discarded": self.is_discarded,
             "dropped": self.is_dropped,
             "abandoned": self.abandoned_s,

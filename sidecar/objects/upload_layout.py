@@ -8,7 +8,7 @@ LARGEST_OBJECT = 5 << 40  # of S3 and GCS; the others take more
 _STEADY = 4000  # so many parts are of one size: 32 GB of parts of 8 MiB
 _TIER = 450  # after which so many each are twice as large as those before
 _COPIED = 256 << 20
-_MOST_COPIED = 2000
+_MOST_COPIED = 2100  # the last of them may be nearly twice as large: it takes the rest
 
 
 class Span(NamedTuple):
@@ -77,7 +77,7 @@ class Layout:
 
     @property
     def _piece(self) -> int:
-        return max(_COPIED, -(-self.prefix // _MOST_COPIED))
+        return min(max(_COPIED, -(-self.prefix // _MOST_COPIED)), self.largest_part // 2)
 
     @property
     def _pieces(self) -> int:

@@ -1,6 +1,6 @@
 """Which part has which bytes."""
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sidecar.objects.upload_layout import LARGEST_OBJECT, Layout
@@ -10,6 +10,8 @@ part_sizes = st.sampled_from([5 * MIB, 8 * MIB, 64 * MIB, 5 << 30])
 prefixes = st.one_of(st.just(0), st.integers(5 * MIB, LARGEST_OBJECT))
 
 
+@example(5 * MIB, 50_734_301_184, 0)
+@example(5 * MIB, LARGEST_OBJECT - 10**9, LARGEST_OBJECT - 3 * 10**9)
 @given(part_sizes, prefixes, st.integers(0, LARGEST_OBJECT - 1))
 def test_every_byte_is_in_one_part_and_no_object_has_too_many(part: int, prefix: int, offset: int) -> None:
     layout = Layout(part, prefix, 5 << 30)

@@ -329,7 +329,7 @@ def test_forgotten_draft_that_could_not_be_committed_is_tried_again(
     drafts = make_drafts(store, tmp_path)
     draft = drafts.create(7, "a", exclusive=False)
     draft.write(0, b"content")
-    store.faults["put"] = [fault(FaultKind.SERVER)] * 2
+    store.faults["put"] = [fault(FaultKind.SERVER)]
     with pytest.raises(StoreFault):
         draft.commit()
     drafts.forget(7)
@@ -338,6 +338,27 @@ def test_forgotten_draft_that_could_not_be_committed_is_tried_again(
     assert store.content("a") == b"content"
     wait_until(lambda: os.listdir(tmp_path) == ["uploads"])
     assert "keep_uncommitted_file" in caplog.text
+
+
+def test_late_commit_does_not_undo_what_was_written_since(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = MuchStore()
+    drafts = make_drafts(store, tmp_path)
+    for number, key in enumerate("abc"):
+        store.put(key, [b"before"])
+        draft = drafts.create(number, key, exclusive=False)
+        draft.write(0, b"late")
+    store.faults["put"] = [fault(FaultKind.SERVER)] * 3
+    for number in range(3):
+        with pytest.raises(StoreFault):
+            drafts.of(number).commit()  # type: ignore[union-attr]  # they are there
+        drafts.forget(number)
+    store.put("a", [b"newer"])
+    store.delete("b")
+    wait_until(lambda: drafts.statistics()["abandoned"] == 0)
+    assert [store.content(key) for key in "abc"] == [b"newer", b"late", b"late"]
+    assert [vars(one)["key"] for one in caplog.records if one.getMessage() == "lose_written_file"] == ["a"]
 
 
 def test_lost_content_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
