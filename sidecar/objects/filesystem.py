@@ -75,23 +75,9 @@ class ObjectsFilesystem:
         self.memory = memory = memory or Memory()
         self._in_thread = in_thread
         self._store = store
-        known = Known(known_s=settings.known_timeout_s, missing_s=settings.missing_timeout_s)
-        self.metrics = metrics = Metrics()
-        root = f"{settings.sub_path}/" if settings.sub_path else ""
         memory.journal.in_threads = True
-        self.volume = volume = Volume(
-            settings=settings,
-            store=store,
-            tree=Tree(store, known, metrics, root),
-            nodes=NodeTable(self._gone, memory.ledger),
-            files=Handles(memory.handles),
-            reading=Reading(store, settings, places.blocks),
-            drafts=Drafts(store, settings, places.drafts),
-            journal=memory.journal,
-            metrics=metrics,
-            moves=Moves(),
-            began_ns=places.began_ns(),
-        )
+        self.volume = volume = _volume(store, settings, places, memory)
+        self.metrics = volume.metrics
         self.nodes = volume.nodes
         self._copiers = ThreadPoolExecutor(_COPIERS, thread_name_prefix="copy")
         self._pagers = ThreadPoolExecutor(_PAGERS, thread_name_prefix="pages")
@@ -102,12 +88,6 @@ class ObjectsFilesystem:
         self.directories = Directories(
             volume, self._namespace.interest, memory.handles, ListingRecords(places.listings), self._pagers
         )
-        metrics.sources |= {
-            "read": lambda: numbers_in(volume.reading.statistics()),
-            "write": volume.drafts.statistics,
-            "store": lambda: getattr(store, "counts", {}),
-            "names": lambda: {"known": len(known), "nodes": len(volume.nodes)},
-        }
         self._patience = Patience(lambda: memory.on_waiting())
         memory.ledger.follow(volume.nodes)
         memory.journal.untold = self._close_untold
@@ -178,9 +158,6 @@ class ObjectsFilesystem:
                 volume.note_draft(found)
             else:
                 volume.drafts.forget(draft.node_id)
-
-    def _gone(self, node: int) -> None:
-        """Let go of nothing: a node without lookups has no handles."""
 
     def _close_untold(self, handle: int) -> None:
         if self.volume.files.get(handle) is not None:
@@ -385,3 +362,29 @@ class ObjectsFilesystem:
             journal.left()
         journal.answer(steps)
         return result
+
+
+def _volume(store: ObjectStore, settings: ObjectsSettings, places: Places, memory: Memory) -> Volume:
+    """Return the parts of a volume."""
+    known = Known(known_s=settings.known_timeout_s, missing_s=settings.missing_timeout_s)
+    metrics = Metrics()
+    volume = Volume(
+        settings=settings,
+        store=store,
+        tree=Tree(store, known, metrics, f"{settings.sub_path}/" if settings.sub_path else ""),
+        nodes=NodeTable(memory.ledger),
+        files=Handles(memory.handles),
+        reading=Reading(store, settings, places.blocks),
+        drafts=Drafts(store, settings, places.drafts),
+        journal=memory.journal,
+        metrics=metrics,
+        moves=Moves(),
+        began_ns=places.began_ns(),
+    )
+    metrics.sources |= {
+        "read": lambda: numbers_in(volume.reading.statistics()),
+        "write": volume.drafts.statistics,
+        "store": lambda: getattr(store, "counts", {}),
+        "names": lambda: {"known": len(known), "nodes": len(volume.nodes)},
+    }
+    return volume

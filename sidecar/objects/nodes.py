@@ -8,7 +8,7 @@ through the methods of `NodeTable`, and is in its ledger before they return: a s
 import errno
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from sidecar.objects.keys import ino_of
 from sidecar.protocol_filesystem import ROOT
@@ -58,11 +58,10 @@ class Node:
 
 
 class NodeTable:
-    """All nodes of one volume. Safe to use from several threads. `on_gone` is called with the id of every node that ends."""
+    """All nodes of one volume. Safe to use from several threads."""
 
-    def __init__(self, on_gone: Callable[[int], None], ledger: Ledger | None = None) -> None:
+    def __init__(self, ledger: Ledger | None = None) -> None:
         self._lock = threading.RLock()
-        self._on_gone = on_gone
         self._ledger = ledger or Ledger()
         self.root = Node(ROOT, _identity(1, is_directory=True), None, b"")
         self._nodes = {ROOT: self.root}
@@ -270,7 +269,6 @@ class NodeTable:
             parent = at.parent
             self._cut(at)
             self._ledger.gone(at.id)
-            self._on_gone(at.id)
             at = parent
 
 
