@@ -13,7 +13,7 @@ from pathlib import Path
 _LEASH = Path(__file__).with_name("leash.py")
 _PORTS = range(20_000, 32_000)  # below those that the kernel gives to clients
 _TRIES = 3
-_READY_S = 60.0
+_READY_S = 120.0
 _ENDED_S = 10.0
 _ASK_S = 5.0
 _TAIL_CHARS = 2_000
