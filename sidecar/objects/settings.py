@@ -107,7 +107,7 @@ def _mode(value: OptionValue) -> int:
 
 
 def _endpoint(value: OptionValue) -> str:
-    if not isinstance(value, str) or not re.match(r"https?://[^/@?#\s]+/?\Z", value):
+    if not isinstance(value, str) or not re.match(r"https?://[^/@?#\s]+(/[\w.~-]+)*/?\Z", value, re.ASCII):
         raise ValueError("not a URL of a server such as https://s3.example:9000")
     return value.rstrip("/")
 

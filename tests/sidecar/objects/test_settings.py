@@ -12,9 +12,11 @@ import pytest
 
 from sidecar.filesystems import build_operations
 from sidecar.objects.building import fitting
+from sidecar.objects.opening import _OPENERS
 from sidecar.objects.settings import _OPTIONS, ObjectsSettings, parse_settings
 from sidemount.model.errors import Faults, InvalidRequest, VolumeError
 from sidemount.model.mountspec import MountSpec, OptionValue
+from sidemount.model.objects_options import OBJECTS_OPTIONS, OBJECTS_SCHEMES
 
 _DOCS = Path(__file__).parents[3] / "docs" / "objects.md"
 
@@ -100,6 +102,8 @@ def test_every_option_arrives() -> None:
         pytest.param(("retryTimeout", 0), "not a number of seconds from 1", id="no-patience"),
         pytest.param(("endpoint", "https://user:secret@host"), "not a URL of a server", id="credentials"),
         pytest.param(("endpoint", "file:///etc"), "not a URL of a server", id="no-server"),
+        pytest.param(("endpoint", "http://host//x"), "not a URL of a server", id="odd-path"),
+        pytest.param(("endpoint", "http://host/a/../?x"), "not a URL of a server", id="query"),
         pytest.param(("pathStyle", "yes"), "not a boolean", id="text"),
     ],
 )
@@ -118,6 +122,11 @@ def test_all_faults_are_told_at_once() -> None:
 def test_every_option_is_documented() -> None:
     documented = _DOCS.read_text(encoding="utf-8")
     assert [name for name in _OPTIONS if f"`{name}`" not in documented] == []
+
+
+def test_classes_are_warned_of_every_other_option() -> None:
+    assert set(OBJECTS_OPTIONS) == set(_OPTIONS)
+    assert set(_OPENERS) <= set(OBJECTS_SCHEMES)
 
 
 def test_bucket_is_built(tmp_path: Path) -> None:
