@@ -7,7 +7,7 @@ is asked again, carries on: a copy that is made twice is the same copy.
 import errno
 import os
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Executor
+from concurrent.futures import Executor, wait
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -136,6 +136,9 @@ class Renaming:
             return volume.store.copy(info.key, volume.tree.key(new.path), etag=info.etag, if_absent=if_absent)
         except StoreFault as fault:
             volume.tree.known.forget(new.path)
+            is_removed = was_checked and fault.kind is FaultKind.MISSING
+            if is_removed and (copied := self._source(volume.tree.key(new.path))) is not None:
+                return copied  # a predecessor had copied it, and the store has just come to its removal
             if fault.kind in (FaultKind.MISSING, FaultKind.CHANGED):
                 raise stale() from fault
             raise
@@ -182,9 +185,10 @@ class Renaming:
         infos = volume.tree.keys_in(old.path, most + 1)
         if len(infos) > most:
             raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
-        is_new = not (step.is_recalled and step.second == _DIRECTORY) and self._check_target(new, flags)
+        is_again = step.is_recalled and step.second == _DIRECTORY
+        is_new = not is_again and self._check_target(new, flags)
         self._intend(step, _DIRECTORY, node, 0)
-        self._copy_all(infos, old.path, new.path, is_new=is_new)
+        self._copy_all(infos, old.path, new.path, is_new=is_new, is_again=is_again)
         # From the end: stores that are filesystems keep what is not empty, and show it then.
         volume.store.delete_many([info.key for info in reversed(infos)])
         victim = volume.nodes.child(new.above, new.name)
@@ -210,8 +214,14 @@ class Renaming:
             raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
         return not is_taken
 
-    def _copy_all(self, infos: Iterable[ObjectInfo], path: str, new_path: str, *, is_new: bool) -> None:
-        """Copy all objects; if that fails, remove what was copied. `is_new`: nothing was at the target, not even a marker."""
+    def _copy_all(
+        self, infos: Iterable[ObjectInfo], path: str, new_path: str, *, is_new: bool, is_again: bool
+    ) -> None:
+        """Copy all objects; if that fails, remove what was copied. `is_new`: nothing was at the target, not even a marker.
+
+        `is_again`: a predecessor may have copied all. Then nothing is removed, and what is gone is no failure if its copy is there:
+        the predecessor may have begun to remove, and the store come to it only now.
+        """
         volume = self._volume
         old, new = volume.tree.prefix(path), volume.tree.prefix(new_path)
         targets = [(info, new + info.key[len(old) :]) for info in infos]
@@ -221,11 +231,20 @@ class Renaming:
         if not any(key == new for _, key in targets):
             volume.store.put(new, [])  # or a directory without a key of its own would be gone for others
         futures = [
-            self._copiers.submit(volume.store.copy, info.key, key, etag=info.etag) for info, key in targets
+            (self._copiers.submit(volume.store.copy, info.key, key, etag=info.etag), key)
+            for info, key in targets
         ]
-        faults = [fault for future in futures if (fault := future.exception()) is not None]
+        wait([future for future, _ in futures])
+        faults = [
+            fault
+            for future, key in futures
+            if (fault := future.exception()) is not None
+            and not (is_again and _is_missing(fault) and self._source(key) is not None)
+        ]
+        if faults and not is_again:
+            copied = [key for _, key in reversed(targets) if is_new or key != new]
+            volume.store.delete_many([*copied, new] if is_new else copied)
         if faults:
-            volume.store.delete_many([*(key for _, key in reversed(targets)), new])
             raise faults[0]
 
     def _follow(self, drafting: Iterable[Node], node: Node | None) -> None:
@@ -240,3 +259,7 @@ class Renaming:
         for one in volume.files.nodes():
             if one not in drafting and node in volume.nodes.lineage(one):
                 self._content.look_again(one)
+
+
+def _is_missing(fault: BaseException) -> bool:
+    return isinstance(fault, StoreFault) and fault.kind is FaultKind.MISSING
