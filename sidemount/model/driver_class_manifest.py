@@ -22,6 +22,7 @@ from sidemount.model.driver_class import (
 from sidemount.model.errors import Faults, InvalidRequest, VolumeError, shown
 from sidemount.model.fields import Fields
 from sidemount.model.names import API_VERSION, UNPRIVILEGED_UID, subdomain_fault
+from sidemount.model.objects_options import objects_warnings
 from sidemount.model.option_rules import parse_option_rules
 from sidemount.model.options import OptionRule, OptionType, canonical_value
 from sidemount.model.quantity import parse_quantity
@@ -137,7 +138,14 @@ def _driver_class(name: str, spec: Fields) -> DriverClass:
         selinux_type=spec.text("seLinuxType", _selinux_fault, default="container_file_t"),
         resources=_resources(spec),
         provisions=_provisions(spec, filesystem, sources),
-        warnings=image_warnings(client.image),
+        warnings=(
+            *image_warnings(client.image),
+            *(
+                objects_warnings(map(glob_scheme, sources), options, cache_size)
+                if filesystem == "objects"
+                else ()
+            ),
+        ),
     )
 
 
