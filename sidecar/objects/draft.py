@@ -91,7 +91,8 @@ class Draft:
         if end > self.size:
             self._shop.window.wait()
         with self._unlocked_by_commit():
-            self._parts.retry()
+            while self._parts.retry():  # a commit may have begun meanwhile
+                body.wait_while(lambda: body.is_taken)
             size = body.state.size
             if offset < size:
                 known = self._known(offset, content)
@@ -104,7 +105,7 @@ class Draft:
                 return self._append(content)
             return self._write_within(offset, content)
 
-    def read(self, offset: int, size: int) -> bytes:
+    def read(self, offset: int, size: int) -> bytes | memoryview:
         """Read. EOPNOTSUPP for what was uploaded, is kept nowhere else and is not committed yet."""
         body = self.body
         for attempt in range(3):
@@ -124,14 +125,14 @@ class Draft:
                 if fault.kind is FaultKind.MISSING:
                     raise StoreFault(errno.ESTALE, FaultKind.CHANGED, f"{self.key!r} is gone") from fault
                 raise
-        return buffer.tobytes()
+        return buffer
 
     def set_size(self, size: int) -> None:
         """Cut it off or have zeros at its end. To nothing is always possible, and replaces the object as a whole."""
         if size > LARGEST_OBJECT:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
         body, state = self.body, self.body.state
-        with self._unlocked_by_commit():
+        with self._undisturbed():
             if size == state.size:
                 return
             if not size:
@@ -153,7 +154,7 @@ class Draft:
 
     def truncate(self, *, exclusive: bool = False) -> None:
         """Be a new file, which replaces the object when it is committed. That alone is no change."""
-        with self._unlocked_by_commit():
+        with self._undisturbed():
             if self.body.state.size or not self.body.state.is_new:
                 self._empty(exclusive=exclusive)
 
@@ -227,21 +228,35 @@ class Draft:
         """Hold the lock, and not while a commit takes what it commits."""
         body = self.body
         with body.lock:
-            body.wait_while(lambda: body.is_committing)
+            body.wait_while(lambda: body.is_taken)
             yield
+
+    @contextmanager
+    def _undisturbed(self) -> Iterator[None]:
+        """Hold the lock while nothing is on its way either: it may look into the spool, which must not be cut off then."""
+        body = self.body
+        with body.lock:
+            body.wait_while(lambda: body.is_taken)
+            body.is_taken = True  # or a writer who never rests would keep us waiting
+            try:
+                self._parts.wait()
+                yield
+            finally:
+                body.is_taken = False
+                body.moved_on()
 
     @contextmanager
     def _committing(self) -> Iterator[None]:
         """Have nobody write or commit for a block, without holding the lock."""
         body = self.body
         with body.lock:
-            body.wait_while(lambda: body.is_committing)
-            body.is_committing = True
+            body.wait_while(lambda: body.is_taken)
+            body.is_taken = True
         try:
             yield
         finally:
             with body.lock:
-                body.is_committing = False
+                body.is_taken = False
                 body.moved_on()
 
     @property
@@ -314,7 +329,6 @@ class Draft:
 
     def _empty(self, *, exclusive: bool = False) -> None:
         body, state = self.body, self.body.state
-        self._parts.wait()
         self._parts.give_up()
         body.spool.set_size(0)
         body.record(t="emptied", exclusive=exclusive or state.is_exclusive)

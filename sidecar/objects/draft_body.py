@@ -29,7 +29,10 @@ class Piece(NamedTuple):
 
 
 class DraftBody:
-    """Everything here but `content` and `fetch` is for whoever holds `lock`. `progress` grows with whatever comes to its end."""
+    """Everything here but `content` and `fetch` is for whoever holds `lock`. `progress` grows with whatever comes to its end.
+
+    `is_taken`: somebody has it alone, if only to commit it, and does not hold the lock all the time.
+    """
 
     def __init__(self, workshop: Workshop, log: DraftLog, spool: Spool, state: DraftState) -> None:
         self.workshop = workshop
@@ -37,7 +40,7 @@ class DraftBody:
         self.spool = spool
         self.state = state
         self.lock = threading.Condition(threading.Lock())
-        self.is_committing = False
+        self.is_taken = False
         self.is_closed = False
         self.progress = 0
         self.charged = 0
@@ -95,9 +98,16 @@ class DraftBody:
 
     @contextmanager
     def content(self, start: int, end: int) -> Iterator[Sequence[Buffer]]:
-        """Have the bytes of a range in memory for a block, or, if they are many, only a few of them at a time."""
+        """Have the bytes of a range in memory for a block, or, if they are many, only a few of them at a time.
+
+        Nobody may cut the draft off meanwhile.
+        """
         with self.lock:
             pieces, base = self.pieces(start, end), self.state.base
+        mapped = self.spool.mapped(start, end) if all(piece.is_local for piece in pieces) else None
+        if mapped is not None:
+            yield [mapped]
+            return
         if end - start > 4 * self.workshop.part_bytes:
             yield _Stretch(self, pieces, base, start, end)
             return

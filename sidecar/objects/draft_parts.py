@@ -32,7 +32,7 @@ class DraftParts:
     @property
     def are_running(self) -> bool:
         """Whether anything is on its way."""
-        return bool(self._running)
+        return bool(self._running) or self._is_beginning
 
     def touch(self, start: int, end: int) -> None:
         """Know that a range is about to be written: what the store has of it is the past. For whoever holds the lock."""
@@ -89,14 +89,17 @@ class DraftParts:
                 body.spool.punch(span.start, span.end)
         self._unkept = waiting
 
-    def retry(self) -> None:
-        """Try what has failed once more, and wait for it. Raises what it fails with. For whoever holds the lock."""
+    def retry(self) -> bool:
+        """Try what has failed once more, and wait for it; False if there was nothing. Raises what it fails with.
+
+        For whoever holds the lock, who does not hold it while it waits.
+        """
         if not self._faults:
-            return
+            return False
         upload = self._body.state.upload
         numbers, self._faults = list(self._faults), {}
         if upload is None:
-            return
+            return False
         for number in numbers:
             span = upload.layout.span(number)
             if not self._has(number) and span.end < self._body.state.size:
@@ -104,10 +107,11 @@ class DraftParts:
         self._body.wait_while(lambda: any(number in self._running for number in numbers))
         for fault in self._faults.values():
             raise fault
+        return True
 
     def wait(self) -> None:
         """Wait for everything that is on its way. For whoever holds the lock."""
-        self._body.wait_while(lambda: self._running or self._is_beginning)
+        self._body.wait_while(lambda: self.are_running)
 
     def upload_rest(self, size: int) -> tuple[Upload, Sequence[Part]]:
         """Have all parts in the store and return them. Raises what that fails with. For whoever holds the lock; nobody writes."""

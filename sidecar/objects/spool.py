@@ -2,10 +2,14 @@
 
 import contextlib
 import errno
+import mmap
 import os
 
+from sidecar.directory.syscalls import filesystem_type
 from sidecar.objects.store import Buffer
 from sidecar.takeover.mapping import give_back
+
+_TMPFS = 0x01021994  # <linux/magic.h>
 
 
 class Spool:
@@ -14,6 +18,7 @@ class Spool:
     def __init__(self, path: str) -> None:
         self.path = path
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._is_in_memory = filesystem_type(self._file) == _TMPFS
 
     @property
     def size(self) -> int:
@@ -43,6 +48,17 @@ class Spool:
                 buffer[at:] = bytes(len(buffer) - at)
                 return
             at += count
+
+    def mapped(self, start: int, end: int) -> memoryview | None:
+        """Return a range without a copy; None unless it is in memory: a disk that cannot be read would kill who looks at it.
+
+        Nobody may cut the file off for as long as the view lives.
+        """
+        if not self._is_in_memory or start >= end:
+            return None
+        aligned = start - start % mmap.ALLOCATIONGRANULARITY
+        found = mmap.mmap(self._file, end - aligned, mmap.MAP_SHARED, mmap.PROT_READ, offset=aligned)
+        return memoryview(found)[start - aligned :]
 
     def set_size(self, size: int) -> None:
         """Cut it off, or have zeros at its end."""

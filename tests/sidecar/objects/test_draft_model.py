@@ -108,7 +108,7 @@ class Story:
         except OSError as error:
             self.expect(error, errno.EOPNOTSUPP, errno.EIO, errno.ETIMEDOUT)
         else:
-            assert found == self.content[offset : offset + size]
+            assert bytes(found) == self.content[offset : offset + size]
 
     def commit(self) -> None:
         before = self.store.content("a") if "a" in self.store.stored() else None
