@@ -80,6 +80,9 @@ class WebSite:
             self._has_worked = True
             return None
         if status in _MOVES:
+            asked = urlsplit(answer.headers.get("location", "")).path
+            if asked.endswith("/") and not request.target.endswith("/"):
+                return Refusal(FaultKind.MISSING, f"HTTP {status}: it is a directory", status=status)
             is_ours = self._follow(request, answer.headers.get("location", ""))
             told = "it sends us on and on" if is_ours else "it sends us to another host"
             return Refusal(FaultKind.REQUEST, f"HTTP {status}: {told}", _FOLLOWED if is_ours else "", status)

@@ -41,7 +41,9 @@ class WebStore:
         return self._calls.counts.numbers()
 
     def head(self, key: str) -> ObjectInfo:
-        """Return what is at a key."""
+        """Return what is at a key. One that ends with "/" is a directory if the server has anything to say there."""
+        if key.endswith("/"):
+            return self._directory(key)
         try:
             return self._calls.call(
                 self._operation("HEAD", key),
@@ -134,6 +136,17 @@ class WebStore:
     def close(self) -> None:
         """Let go of connections."""
         self._calls.close()
+
+    def _directory(self, key: str) -> ObjectInfo:
+        info = ObjectInfo(key, 0, _DATED, 0)
+        try:
+            return self._calls.call(
+                self._operation("HEAD", key), lambda: self._site.request("HEAD", key), lambda answer: info
+            )
+        except Refused as refused:
+            if refused.status != 403:  # it is there, and its listing is nobody's business
+                raise
+            return info
 
     def _ranged(self, key: str, offset: int, buffer: memoryview, etag: str, unless: str) -> Ranged:
         def make(wanted: str, version: str, other_than: str) -> Request:

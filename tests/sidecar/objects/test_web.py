@@ -98,6 +98,7 @@ def test_nothing_is_listed_or_written(server: HttpScript, opened: _Open) -> None
 def test_a_server_without_ranges_is_told_of(tmp_path: Path, opened: _Open) -> None:
     """Python's own server: no ETags, and the whole file whatever is asked for."""
     (tmp_path / "f").write_bytes(_CONTENT)
+    (tmp_path / "dir" / "sub").mkdir(parents=True)
 
     class _Quiet(http.server.SimpleHTTPRequestHandler):
         def __init__(self, *arguments: object, **named: object) -> None:
@@ -116,6 +117,14 @@ def test_a_server_without_ranges_is_told_of(tmp_path: Path, opened: _Open) -> No
         with pytest.raises(StoreFault, match="ranges") as raised:
             _read(store, "f", 5, 10)
         assert raised.value.errno == errno.EOPNOTSUPP
+        for directory in ("dir", "dir/sub"):
+            assert store.head(f"{directory}/").size == 0
+            with pytest.raises(StoreFault) as raised:
+                store.head(directory)
+            assert raised.value.kind is FaultKind.MISSING
+        with pytest.raises(StoreFault) as raised:
+            store.head("none/")
+        assert raised.value.kind is FaultKind.MISSING
         served.shutdown()
 
 
@@ -160,6 +169,15 @@ def test_a_redirection_to_another_host_is_not(server: HttpScript, opened: _Open,
         opened(server.url).head("a")
     assert raised.value.errno == errno.EIO
     assert len(server.asked) == 1
+
+
+def test_a_directory_that_nobody_may_list_is_there(server: HttpScript, opened: _Open) -> None:
+    store = opened(server.url)
+    server.then(say(403), say(401))
+    assert store.head("dir/").size == 0
+    with pytest.raises(StoreFault) as raised:
+        store.head("dir/")
+    assert raised.value.errno == errno.EACCES
 
 
 def test_redirections_in_a_circle_end(server: HttpScript, opened: _Open) -> None:
