@@ -49,7 +49,7 @@ class Tree:
 
     def find(self, path: str) -> Fact:
         """Return what is at a path, believing what is known."""
-        return self.recall(path) or self.ask(path)
+        return self.recall(path) or self._refreshed(path) or self.ask(path)
 
     def recall(self, path: str) -> Fact | None:
         """Return what may be believed of a path, None if it has to be asked."""
@@ -62,9 +62,6 @@ class Tree:
 
     def ask(self, path: str) -> Fact:
         """Ask the store what is at a path."""
-        fact = self._refreshed(path)
-        if fact is not None:
-            return fact
         at = self.known.clock()
         is_directory, info = self._ask(path)
         if is_directory and info is not None:
