@@ -1,5 +1,6 @@
 """One draft's state, log and spool, and the lock that all who work on it share."""
 
+import contextlib
 import errno
 import os
 import threading
@@ -50,7 +51,8 @@ class DraftBody:
         """Write a record, then be as it says. Raises OSError; then nothing has changed."""
         self._note(record)
         if self.log.size > max(_LOG_BYTES, 4 * self._rewritten):
-            self.log.rewrite(self.state.snapshot())
+            with contextlib.suppress(OSError):  # the long one says the same
+                self.log.rewrite(self.state.snapshot())
             self._rewritten = self.log.size
 
     def _note(self, record: Record) -> None:

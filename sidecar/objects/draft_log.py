@@ -3,11 +3,19 @@
 Only the death of processes matters here: when a machine dies, its mounts do. So nothing is synced; a record that was written is there.
 """
 
+import ctypes
 import errno
 import json
 import os
 import zlib
 from typing import Any
+
+_AHEAD = (
+    16 << 10
+)  # space that a log has before it needs it: what gives space back on a full volume is a record, too
+_KEEP_SIZE = 0x01  # <linux/falloc.h>
+_fallocate = ctypes.CDLL(None, use_errno=True).fallocate
+_fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 
 Record = dict[str, Any]  # JSON, of `draft_state` alone
 
@@ -19,6 +27,8 @@ class DraftLog:
         self.path = path
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self.size = os.fstat(self._file).st_size
+        self._reserved = 0
+        self._reserve()
 
     def append(self, record: Record) -> None:
         """Add a record. Raises OSError; then there is none of it."""
@@ -32,6 +42,8 @@ class DraftLog:
             os.ftruncate(self._file, self.size)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self.size += len(line)
+        if self.size + _AHEAD // 2 > self._reserved:
+            self._reserve()
 
     def rewrite(self, record: Record) -> None:
         """Have one record in place of all. Raises OSError; then the log is as before."""
@@ -46,16 +58,22 @@ class DraftLog:
             os.close(file)
             raise
         os.close(self._file)
-        self._file, self.size = file, len(line)
+        self._file, self.size, self._reserved = file, len(line), 0
+        self._reserve()
 
     def clear(self) -> None:
         """Have no record."""
         os.ftruncate(self._file, 0)
-        self.size = 0
+        self.size = self._reserved = 0
 
     def close(self) -> None:
         """Write no more."""
         os.close(self._file)
+
+    def _reserve(self) -> None:
+        """Have space ahead, if there is some and the filesystem can."""
+        if not _fallocate(self._file, _KEEP_SIZE, self.size, _AHEAD):
+            self._reserved = self.size + _AHEAD
 
 
 def read_log(path: str) -> list[Record]:

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from sidecar.objects.draft import Draft
 from sidecar.objects.store import FaultKind, ObjectInfo, StoreFault
 from tests.sidecar.objects.draft_places import PART, MuchStore, make_drafts, pattern, wait_until
+from tests.sidecar.takeover.processes import in_small_tmpfs
 
 
 def fault(kind: FaultKind, number: int = errno.EIO) -> StoreFault:
@@ -430,3 +432,50 @@ def test_writers_and_commits_at_once(tmp_path: Path) -> None:
     assert wrong == []
     draft.commit()
     assert store.content("a") == b"".join(bytes([number + 1]) * 64 for number in range(4)) * 200
+
+
+@pytest.mark.root
+def test_full_volume_is_told_of_and_what_was_uploaded_makes_room(tmp_path: Path) -> None:
+    place = tmp_path / "small"
+    place.mkdir()
+    in_small_tmpfs(place, "256k", lambda: fill(place))
+
+
+def fill(place: Path) -> None:
+    """Write more than a volume has room for, by far."""
+    store = MuchStore()
+    drafts = make_drafts(store, place, part_bytes=32 << 10, uploading=8)
+    draft = drafts.create(7, "a", exclusive=False)
+    content = pattern(2 << 20)
+    while draft.size < len(content):
+        try:
+            draft.write(draft.size, content[draft.size : draft.size + 40_000])
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            wait_until(lambda: drafts.statistics()["waiting_bytes"] == 0)
+    draft.commit()
+    assert store.content("a") == content
+    other = drafts.create(8, "b", exclusive=False)
+    for write in (lambda: append(place / "full"), lambda: append_to(other)):
+        with pytest.raises(OSError, match="space") as raised:
+            write()
+        assert raised.value.errno == errno.ENOSPC
+    (place / "full").unlink()
+    size = other.size
+    other.write(size, b"end")
+    other.commit()
+    assert store.content("b") == bytes(size) + b"end"
+
+
+def append(path: Path) -> None:
+    """Make a file larger until there is no more room."""
+    with path.open("ab", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+
+
+def append_to(draft: Draft) -> None:
+    """Make a draft larger until there is no more room."""
+    while True:
+        draft.write(draft.size, bytes(4096))
