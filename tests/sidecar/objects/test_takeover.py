@@ -322,6 +322,16 @@ CASES = (
 )
 
 
+def test_directory_is_made_once_where_a_store_keeps_no_tags(
+    lives: Lives, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LocalStore, "tag_of", lambda self, key: (self.head(key), ""))
+    case = next(case for case in CASES if case.name == "mkdir")
+    line = 0
+    while _killed_at(lives, case, line):
+        line += STRIDE
+
+
 @pytest.fixture
 def lives(tmp_path: Path) -> Iterator[Lives]:
     lives = Lives(tmp_path)

@@ -187,6 +187,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--uri", default="")
     parser.add_argument("--cache", default="")
+    parser.add_argument("--secrets", default="")
     parser.add_argument("--filesystem", default="directory")
     parser.add_argument("--options", default="{}")
     parser.add_argument("--fault", default="none")
@@ -204,6 +205,7 @@ def main() -> None:
         state_dir=given.state_dir,
         uri=given.uri,
         cache=given.cache,
+        secrets=given.secrets,
         filesystem=given.filesystem,
         options=json.loads(given.options),
         fault=Fault(given.fault),

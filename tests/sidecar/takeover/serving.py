@@ -68,6 +68,7 @@ class Plan:
     state_dir: str
     uri: str = ""
     cache: str = ""
+    secrets: str = ""
     filesystem: str = "directory"
     options: dict[str, Any] = field(default_factory=dict)
     fault: Fault = Fault.NONE
@@ -113,7 +114,7 @@ def serve(
     operations = build_operations(
         spec,
         source=plan.source,
-        secrets="",
+        secrets=plan.secrets,
         cache=plan.cache,
         state_dir=plan.state_dir,
         in_thread=runtime.in_thread,
