@@ -18,11 +18,15 @@ import pytest
 
 from sidecar.objects import upload_leftovers
 from sidecar.objects.local_store import LocalStore
+from sidecar.objects.store import ObjectStore
 from sidecar.objects.writing import Drafts
 from tests.sidecar.objects.draft_places import PART, make_drafts, pattern, wait_until
+from tests.sidecar.objects.kinds import kind_of
 from tests.sidecar.takeover.processes import child_that_dies, die
 
 NODE, KEY = 7, "place/file"
+MIB = 1 << 20
+LARGE = 5 * MIB  # the least that real stores take as a part
 OURS = ("draft", "upload_", "spool", "staging", "writing")
 Operation = tuple[Any, ...]
 
@@ -79,6 +83,14 @@ SCENARIOS: dict[str, list[Operation]] = {
         ("commit",),
         ("forget",),
     ],
+    "large": [
+        ("create", False),
+        *stream(2 * LARGE + 77, MIB),
+        ("commit",),
+        ("write", 2 * LARGE + 77, b"more"),
+        ("commit",),
+        ("forget",),
+    ],
     "unlinked": [
         ("create", False),
         *stream(4 * PART, 1000),
@@ -92,7 +104,10 @@ BEFORE = pattern(4 * PART, seed=9)
 
 def settings_of(name: str) -> dict[str, Any]:
     """Return what a scenario needs."""
-    return {"staging_bytes": 1 << 20 if name in ("edit", "header") else 0}
+    staging_bytes = MIB if name in ("edit", "header") else 0
+    if name == "large":
+        return {"part_bytes": LARGE, "request_timeout_s": 15, "retry_timeout_s": 15}
+    return {"staging_bytes": staging_bytes}
 
 
 def expected(name: str) -> bytes:
@@ -117,9 +132,10 @@ def expected(name: str) -> bytes:
 class Place:
     """Where a scenario happens: the store, the drafts' directory, and how far the kernel was answered."""
 
-    def __init__(self, path: Path, name: str) -> None:
+    def __init__(self, path: Path, name: str, opens: Callable[[], ObjectStore] | None = None) -> None:
         self.name = name
         self.path = path
+        self.open = opens or (lambda: LocalStore(str(path / "store")))
         self.answered = path / "answered"
 
     def begin(self) -> None:
@@ -128,11 +144,13 @@ class Place:
         (self.path / "store").mkdir(parents=True)
         self.answered.touch()
         if self.name not in ("exclusive", "small"):
-            LocalStore(str(self.path / "store")).put(KEY, [BEFORE])
+            store = self.open()
+            store.put(KEY, [BEFORE])
+            store.close()
 
     def live(self) -> None:
         """Be one process: go on from the first operation that was not answered."""
-        store = LocalStore(str(self.path / "store"))
+        store = self.open()
         drafts = make_drafts(store, self.path / "drafts", **settings_of(self.name))
         drafts.resume()
         for operation in SCENARIOS[self.name][self.answered.stat().st_size :]:
@@ -146,15 +164,16 @@ class Place:
 
     def check(self) -> None:
         """Fail if the store has anything but what it should."""
-        store = LocalStore(str(self.path / "store"))
+        store = self.open()
         found = {one.key: one for one in store.list_page("", delimiter=False).objects}
         assert list(found) == [KEY]
         buffer = memoryview(bytearray(found[KEY].size))
         store.get(KEY, 0, buffer)
+        store.close()
         assert buffer == expected(self.name)
 
 
-def run(store: LocalStore, drafts: Drafts, operation: Operation) -> None:
+def run(store: ObjectStore, drafts: Drafts, operation: Operation) -> None:
     """Do what the kernel asks."""
     kind, *what = operation
     draft = drafts.of(NODE)
@@ -225,10 +244,20 @@ def killed_everywhere(place: Place, stride: int) -> int:
         pytest.param(7, id="all over", marks=[pytest.mark.slow, pytest.mark.timeout(600)]),
     ],
 )
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if name != "large"])
 def test_nothing_is_lost_or_done_twice_wherever_it_is_killed(tmp_path: Path, name: str, stride: int) -> None:
     place = Place(Path("/dev/shm") / f"drafts-{os.getpid()}-{tmp_path.name}", name)
     try:
         assert killed_everywhere(place, stride) > 2
     finally:
         shutil.rmtree(place.path, ignore_errors=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900, func_only=True)
+@pytest.mark.parametrize("kind", ["seaweedfs", "versity", "gcs", "azure"])
+def test_nothing_is_lost_or_done_twice_in_a_real_store(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    place = Place(tmp_path / "place", "large", kind_of(kind, request, tmp_path).open)
+    assert killed_everywhere(place, 301) > 2

@@ -3,6 +3,7 @@
 import errno
 import os
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -457,7 +458,7 @@ def fill(place: Path) -> None:
     draft.commit()
     assert store.content("a") == content
     other = drafts.create(8, "b", exclusive=False)
-    for write in (lambda: append(place / "full"), lambda: append_to(other)):
+    for write in (partial(append, place / "full"), partial(append_to, other)):
         with pytest.raises(OSError, match="space") as raised:
             write()
         assert raised.value.errno == errno.ENOSPC
