@@ -247,12 +247,14 @@ class Content:
             self._files.remove(handle)
             return
         node = file.node
-        is_last = file.is_writable and not any(
-            other.is_writable for other in self._files.of(node.id) if other is not file
-        )
-        if is_last:
-            self.finish(node)
-        self._files.remove(handle)
+        if file.is_writable:
+            # Of two that close at once each would leave it to the other.
+            with self._volume.moves.of_file(node.id):
+                if not any(one.is_writable for one in self._files.of(node.id) if one is not file):
+                    self.finish(node)
+                self._files.remove(handle)
+        else:
+            self._files.remove(handle)
         file.turn_to(None)
 
     def finish(self, node: Node) -> None:

@@ -3,7 +3,10 @@
 import errno
 import os
 import stat
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -277,6 +280,27 @@ def test_file_that_the_kernel_forgets_while_it_is_closed_is_stored(
     run(kernel.filesystem.release(opened.handle))
     assert store.content("f") == b""
     assert len(kernel.filesystem.nodes) == 1
+
+
+def test_file_that_two_close_at_once_is_stored(
+    store: CountingStore, kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handles = [kernel.create("f"), kernel.open("f", os.O_WRONLY)]
+    volume = kernel.filesystem.volume
+    both = threading.Barrier(2)
+    of = volume.files.of
+
+    def late(node: int) -> Any:
+        found = of(node)
+        with suppress(threading.BrokenBarrierError):
+            both.wait(0.3)
+        return found
+
+    monkeypatch.setattr(volume.files, "of", late)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(vars(kernel.filesystem)["_content"].release, handles))
+    assert store.content("f") == b""
+    assert not volume.drafting()
 
 
 def test_create_is_exclusive_if_it_is_asked_to_be(store: CountingStore, tmp_path: Path) -> None:
