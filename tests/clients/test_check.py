@@ -3,9 +3,8 @@
 import json
 import os
 import signal
-import subprocess
-import sys
-import time
+import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from sidemount.commands.conformance.plan import (
     plan_stands,
 )
 from sidemount.model.errors import InvalidRequest
+from tests.clients.checks import left_of, run_check, start_check
 from tests.host.mount_node import eventually
 
 BASE = "/run/sidemount-check-test"
@@ -167,83 +167,70 @@ def _class_file(directory: Path, *command: str, **spec: Any) -> str:
     return str(path)
 
 
-def _argv(path: str, *more: str) -> list[str]:
-    return [
-        sys.executable,
-        "-m",
-        "sidemount.cli",
-        "classes",
-        "--check",
-        path,
-        "--source=wild://x/y",
-        "-o",
-        "json",
-        *more,
-    ]
+def _arguments(path: str, *more: str) -> tuple[str, ...]:
+    return ("--check", path, "--source=wild://x/y", "-o", "json", *more)
 
 
 def _findings(path: str, *more: str) -> dict[str, dict[str, str]]:
-    done = subprocess.run(_argv(path, *more), capture_output=True, text=True, timeout=LIMIT_S)
-    assert done.returncode == 1, done.stdout + done.stderr
-    (result,) = json.loads(done.stdout)["checks"]
+    done = run_check(_arguments(path, *more))
+    assert done.code == 1, done.said
+    assert done.left() == []
+    (result,) = json.loads(done.told)["checks"]
     return {each["check"]: each for each in result["findings"]}
 
 
-def _left() -> list[str]:
-    """Return what checks have left: directories, and processes of the wild clients."""
-    left = [str(path) for path in Path("/run").glob("sidemount-check-*")]
+def _wild(directory: Path) -> tuple[str, str]:
+    """Return a class whose client hears no SIGTERM and mounts nothing, and the mark that its process bears."""
+    mark = f"wild-{uuid.uuid4().hex}"
+    script = f"trap '' TERM; : {mark}; while :; do sleep 1; done"
+    return _class_file(directory, "sh", "-c", script, "${mountpoint}", "${source}"), mark
+
+
+def _processes(mark: str) -> list[int]:
+    found = []
     for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdecimal() and b"wild-sleep" in (entry / "cmdline").read_bytes():
-                left.append(f"process {entry.name}")
-        except OSError:
-            continue
-    return left
-
-
-WILD_SLEEP = "trap '' TERM; : wild-sleep; while :; do sleep 1; done"
+        with suppress(OSError):
+            if entry.name.isdecimal() and mark.encode() in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+    return found
 
 
 @pytest.mark.root
 @pytest.mark.fuse
 def test_a_client_that_never_answers_is_given_up_and_leaves_nothing(tmp_path: Path) -> None:
-    path = _class_file(tmp_path, "sh", "-c", WILD_SLEEP, "${mountpoint}", "${source}")
+    path, mark = _wild(tmp_path)
     found = _findings(path, "--timeout=2", "--quick")
     assert "not live after 2 s" in found["starts"]["reason"]
     assert found["kill"]["verdict"] == "untried"
-    assert _left() == []
+    assert _processes(mark) == []
 
 
 @pytest.mark.root
 @pytest.mark.fuse
 def test_a_check_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
-    path = _class_file(tmp_path, "sh", "-c", WILD_SLEEP, "${mountpoint}", "${source}")
-    check = subprocess.Popen(
-        _argv(path, "--timeout=60"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    try:
-        eventually(lambda: any("process" in each for each in _left()), what="the client runs", timeout_s=30)
-    finally:
+    path, mark = _wild(tmp_path)
+    with start_check(_arguments(path, "--timeout=60")) as check:
+        eventually(lambda: _processes(mark), what="the client runs", timeout_s=30)
         check.send_signal(signal.SIGKILL)
-        check.wait(LIMIT_S)
-    eventually(lambda: not any("process" in each for each in _left()), what="the client ends", timeout_s=30)
-    for path_left in Path("/run").glob("sidemount-check-*"):
-        assert list(path_left.iterdir()) == [], "only an empty directory may stay of a check that was killed"
-        path_left.rmdir()
+    eventually(lambda: not _processes(mark), what="the client ends", timeout_s=30)
+    for place in left_of(check.pid):
+        assert list(Path(place).iterdir()) == [], (
+            "only an empty directory may stay of a check that was killed"
+        )
+        Path(place).rmdir()
 
 
 @pytest.mark.root
 @pytest.mark.fuse
 def test_a_check_that_is_interrupted_cleans_up(tmp_path: Path) -> None:
-    path = _class_file(tmp_path, "sh", "-c", WILD_SLEEP, "${mountpoint}", "${source}")
-    check = subprocess.Popen(
-        _argv(path, "--timeout=60"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    eventually(lambda: any("process" in each for each in _left()), what="the client runs", timeout_s=30)
-    time.sleep(0.1)
-    check.send_signal(signal.SIGINT)
-    assert check.wait(LIMIT_S) == 130
-    assert _left() == []
+    path, mark = _wild(tmp_path)
+    with start_check(_arguments(path, "--timeout=60")) as check:
+        eventually(lambda: _processes(mark), what="the client runs", timeout_s=30)
+        check.send_signal(signal.SIGINT)
+        check.communicate(timeout=LIMIT_S)
+    assert check.returncode == 130
+    assert _processes(mark) == []
+    assert left_of(check.pid) == []
 
 
 @pytest.mark.root

@@ -5,8 +5,6 @@ The quick form mounts once: it comes up as declared, serves applications, outliv
 
 import json
 import os
-import subprocess
-import sys
 import sysconfig
 import tempfile
 from collections.abc import Iterator
@@ -22,9 +20,9 @@ from e2e.clients.servers import SshPlace, juicefs_volume
 from e2e.servers.fake_gcs import GcsPlace
 from e2e.servers.s3_place import S3Place
 from sidemount.commands.classes_templates import templates
+from tests.clients.checks import run_check
 
 pytestmark = [pytest.mark.root, pytest.mark.fuse, pytest.mark.timeout(600, func_only=True)]
-_LIMIT_S = 550
 _PROVEN = sorted(name for name, each in templates().items() if each.is_proven)
 _ALL = {
     "starts", "descriptor", "user", "secrecy", "list", "write", "read", "non-root", "view", "kill", "signals", "end", "kept",
@@ -125,42 +123,13 @@ def _s3(place: S3Place, directory: Path) -> tuple[str, ...]:
 
 def _check(name: str, subject: Subject, *more: str, expects: int = 0) -> dict[str, dict[str, str]]:
     """Run a check and return its findings by their names."""
-    before = _mounts()
-    environment = {
-        **os.environ,
-        "PATH": f"{subject.path}:{os.environ['PATH']}",
-        "PYTHONPATH": str(Path.cwd()),
-    }
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "sidemount.cli",
-            "classes",
-            "--check",
-            name,
-            "-o",
-            "json",
-            *subject.flags,
-            *more,
-        ],
-        capture_output=True,
-        text=True,
-        env=environment,
-        timeout=_LIMIT_S,
-    )
-    assert done.returncode == expects, done.stdout + done.stderr
-    (result,) = json.loads(done.stdout)["checks"]
-    assert _mounts() == before
-    assert not list(Path("/run").glob("sidemount-check-*"))
+    environment = {**os.environ, "PATH": f"{subject.path}:{os.environ['PATH']}"}
+    argv = ("--check", name, "-o", "json", *subject.flags, *more)
+    done = run_check(argv, environment=environment)
+    assert done.code == expects, done.said
+    assert done.left() == []
+    (result,) = json.loads(done.told)["checks"]
     return {each["check"]: each for each in result["findings"]}
-
-
-def _mounts() -> list[str]:
-    """Return what a check could leave behind."""
-    return [
-        line for line in Path("/proc/self/mountinfo").read_text().splitlines() if "sidemount-check" in line
-    ]
 
 
 def _is_edited(client: str, subject: Subject) -> bool:

@@ -32,7 +32,7 @@ def check_class(case: Case, tell: Callable[[Finding], None]) -> list[Finding]:
     """Check a class, telling each finding as it is found; return them all. Raises VolumeError if it cannot be checked here."""
     _require_machine()
     case = replace(case, mark=secrets.token_hex(4))
-    base = os.path.realpath(tempfile.mkdtemp(prefix="sidemount-check-", dir=_PLACE))
+    base = os.path.realpath(tempfile.mkdtemp(prefix=f"sidemount-check-{os.getpid()}-", dir=_PLACE))
     try:
         order = _order(case, base)
         return _run(order, tell, within_s=_STANDS * case.timeout_s)
