@@ -1,5 +1,6 @@
 """An S3 server in a pod of the test's namespace: its data, and who may ask it, can be changed while it runs."""
 
+import base64
 import json
 import secrets
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from e2e.tests.images import busybox
 from e2e.tests.pods import Namespace, pod
 
 BUCKET = "bucket"
+_SECRET_KEYS = ("access_key_id", "secret_access_key")
 _POD, _PORT, _ANSWERS_S = "store", 7070, 60.0
 # What is down stays down until the file is gone. Users are read at every request.
 _SERVE = f"""
@@ -21,6 +23,21 @@ while :; do
   sleep 0.2
 done
 """
+
+
+def give_secret(namespace: Namespace, access: str, secret: str) -> None:
+    """Make the Secret `bucket` in a namespace, or replace it."""
+    data = {
+        key: base64.b64encode(text.encode()).decode()
+        for key, text in zip(_SECRET_KEYS, (access, secret), strict=True)
+    }
+    manifest = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": BUCKET, "namespace": namespace.name},
+        "data": data,
+    }
+    namespace.api.run("apply", "-f", "-", text=json.dumps(manifest))
 
 
 class ObjectStore:
@@ -53,6 +70,23 @@ class ObjectStore:
         self.endpoint = f"http://{found['spec']['clusterIP']}:{_PORT}"
         namespace.ready(_POD)
         self._wait_until_it_answers()
+
+    def driver_class(self, name: str, deliveries: list[str]) -> Json:
+        """Return a class for its bucket, with credentials from a Secret, and for no other server."""
+        spec = {
+            "deliveries": deliveries,
+            "sources": [f"s3://{BUCKET}/**"],
+            "namespaces": {},
+            "filesystem": "objects",
+            "options": {"endpoint": {"type": "enum", "values": [self.endpoint], "default": self.endpoint}},
+            "credentials": {"secretKeys": list(_SECRET_KEYS), "required": True},
+        }
+        return {
+            "apiVersion": "sidemount.io/v1alpha1",
+            "kind": "FuseDriverClass",
+            "metadata": {"name": name},
+            "spec": spec,
+        }
 
     def let_in(self, keys: Mapping[str, str]) -> None:
         """Let these access keys in, each with its secret, and nobody else."""

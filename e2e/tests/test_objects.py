@@ -1,6 +1,5 @@
 """A bucket as a volume, from the annotation to the store: what an application sees of deaths, of new credentials and of an outage."""
 
-import base64
 import hashlib
 import json
 import secrets
@@ -16,7 +15,7 @@ from e2e.cluster.running import RunningCluster
 from e2e.cluster.waiting import wait_for
 from e2e.tests import trainer
 from e2e.tests.images import sidemount
-from e2e.tests.object_store import BUCKET, ObjectStore
+from e2e.tests.object_store import BUCKET, ObjectStore, give_secret
 from e2e.tests.pods import Namespace, pod, restarts
 from sidemount.model.names import OWN_NAMESPACE
 
@@ -34,36 +33,9 @@ def store(cluster: RunningCluster, ml: Namespace) -> ObjectStore:
 def driver_class(ml: Namespace, store: ObjectStore) -> Iterator[str]:
     """A class for that server and no other."""
     name = f"bucket-{secrets.token_hex(3)}"
-    spec = {
-        "deliveries": ["sidecar"],
-        "sources": [f"s3://{BUCKET}/**"],
-        "namespaces": {},
-        "filesystem": "objects",
-        "options": {"endpoint": {"type": "enum", "values": [store.endpoint], "default": store.endpoint}},
-        "credentials": {"secretKeys": ["access_key_id", "secret_access_key"], "required": True},
-    }
-    ml.api.create(
-        {
-            "apiVersion": "sidemount.io/v1alpha1",
-            "kind": "FuseDriverClass",
-            "metadata": {"name": name},
-            "spec": spec,
-        }
-    )
+    ml.api.create(store.driver_class(name, ["sidecar"]))
     yield name
     ml.api.delete("fusedriverclass", name)
-
-
-def _give_secret(ml: Namespace, access: str, secret: str) -> None:
-    texts = {"access_key_id": access, "secret_access_key": secret}
-    data = {name: base64.b64encode(text.encode()).decode() for name, text in texts.items()}
-    manifest = {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"name": "bucket", "namespace": ml.name},
-        "data": data,
-    }
-    ml.api.run("apply", "-f", "-", text=json.dumps(manifest))
 
 
 def _training_pod(driver_class: str) -> Json:
@@ -105,7 +77,7 @@ def test_a_training_pod_sees_no_death_and_no_new_credentials(
     """Shards are written and read, the daemon is killed twice, the key is replaced and the old one refused, the store is away for 30 s."""
     old, new = secrets.token_hex(16), secrets.token_hex(16)
     store.let_in({"old": old})
-    _give_secret(ml, "old", old)
+    give_secret(ml, "old", old)
     ml.run(_training_pod(driver_class))
     _goes_on(ml)
     for number in range(trainer.SHARDS):
@@ -114,7 +86,7 @@ def test_a_training_pod_sees_no_death_and_no_new_credentials(
         _kill_what_serves(ml)
         _goes_on(ml)
     store.let_in({"old": old, "new": new})
-    _give_secret(ml, "new", new)
+    give_secret(ml, "new", new)
     has_new = "python3 -S -c \"print(open('/secrets/access_key_id').read())\""
     arrived = wait_for(lambda: "new" in ml.exec("trainer", _DAEMON, "sh", "-c", has_new), _SECRET_S)
     assert arrived, ml.described("trainer")
