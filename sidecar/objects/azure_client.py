@@ -25,7 +25,7 @@ class AzureClient:
     ) -> None:
         self.container = container
         self.calls = calls
-        self.long_timeout_s = long_timeout_s
+        self._long_timeout_s = long_timeout_s
         self._root = root
 
     def call(
@@ -89,5 +89,5 @@ class AzureClient:
             name=name,
             what=repr(f"az://{self.container.name}/{key}"),
             lane=lane_of(key.removeprefix(self._root)),
-            timeout_s=self.long_timeout_s if is_long else 0.0,
+            timeout_s=self._long_timeout_s if is_long else 0.0,
         )

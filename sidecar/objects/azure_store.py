@@ -36,8 +36,10 @@ class AzureStore:
 
     abilities = Abilities(largest_put_bytes=5000 << 20, part_bytes=(1, 4000 << 20), most_parts=50_000)
 
-    def __init__(self, client: AzureClient) -> None:
+    def __init__(self, client: AzureClient, *, patience_s: float) -> None:
+        """`patience_s`: for a copy that the store makes in its own time."""
         self._client = client
+        self._patience_s = patience_s
         self._uploads = AzureUploads(client)
         self._closed = threading.Event()
 
@@ -183,7 +185,7 @@ class AzureStore:
 
     def _copied(self, key: str, made: ObjectInfo) -> ObjectInfo:
         """Wait until a copy is complete that the store makes in its own time."""
-        end_s = time.monotonic() + self._client.long_timeout_s
+        end_s = time.monotonic() + self._patience_s
         while True:
             info, told = self._client.head(key)
             status = told.get("x-ms-copy-status", "success")
@@ -215,5 +217,5 @@ def open_azure(source: str, settings: ObjectsSettings, secrets: str) -> ObjectSt
         timeout_s=settings.request_timeout_s,
         retry_timeout_s=settings.retry_timeout_s,
     )
-    client = AzureClient(container, calls, root=prefix, long_timeout_s=settings.retry_timeout_s)
-    return prefixed(AzureStore(client), prefix)
+    client = AzureClient(container, calls, root=prefix, long_timeout_s=settings.long_timeout_s)
+    return prefixed(AzureStore(client, patience_s=settings.retry_timeout_s), prefix)

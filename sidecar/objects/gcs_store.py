@@ -231,5 +231,5 @@ def open_gcs(source: str, settings: ObjectsSettings, secrets: str) -> ObjectStor
     )
     bucket = GcsBucket(name, tokens, settings.endpoint)
     calls = Calls(pool, bucket, timeout_s=timeout_s, retry_timeout_s=retry_timeout_s, counts=counts)
-    client = GcsClient(bucket, calls, root=prefix, long_timeout_s=retry_timeout_s)
+    client = GcsClient(bucket, calls, root=prefix, long_timeout_s=settings.long_timeout_s)
     return prefixed(GcsStore(client), prefix)

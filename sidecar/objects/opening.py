@@ -112,7 +112,7 @@ def _open_s3(source: str, settings: ObjectsSettings, secrets: str) -> ObjectStor
         bucket,
         calls,
         root=prefix,
-        long_timeout_s=max(settings.request_timeout_s, settings.retry_timeout_s / 2),
+        long_timeout_s=settings.long_timeout_s,
     )
     return prefixed(S3Store(client), prefix)
 

@@ -54,6 +54,11 @@ class ObjectsSettings:
     retry_timeout_s: int = 60
     prefetch: str = ""
 
+    @property
+    def long_timeout_s(self) -> float:
+        """How long one request may take that the store works on before it answers: half of the time, so that there can be another."""
+        return max(self.request_timeout_s, self.retry_timeout_s / 2)
+
 
 def parse_settings(spec: MountSpec) -> ObjectsSettings:
     """Return the settings of a spec. Raises InvalidRequest, or Faults for several wrong options."""

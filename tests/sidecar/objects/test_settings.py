@@ -37,6 +37,11 @@ def spec(*options: tuple[str, OptionValue], **fields: Any) -> MountSpec:
     return dataclasses.replace(base, options=options, **fields)
 
 
+def test_long_request_leaves_time_for_another() -> None:
+    assert ObjectsSettings(source="", request_timeout_s=20, retry_timeout_s=60).long_timeout_s == 30
+    assert ObjectsSettings(source="", request_timeout_s=20, retry_timeout_s=30).long_timeout_s == 20
+
+
 def test_defaults_are_those_of_the_settings() -> None:
     assert parse_settings(spec()) == ObjectsSettings(source="memory://b/p")
 
