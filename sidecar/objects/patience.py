@@ -38,10 +38,10 @@ class Patience:
         while True:
             self._any.wait()
             time.sleep(_TICK_S)
+            self._any.clear()  # before looking: what begins now sets it again
             begun = tuple(self._begun.copy().values())
-            if not begun:
-                self._any.clear()
-                continue
+            if begun:
+                self._any.set()
             now = time.monotonic()
             if any(_TICK_S / 2 < now - at < _LONGEST_S for at in begun):
                 self._tell()

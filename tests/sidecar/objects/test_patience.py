@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
@@ -24,6 +25,25 @@ def test_keeper_hears_of_what_waits_and_of_nothing_else() -> None:
     waiting.begin()
     assert not told.wait(0.3)
     with waiting.waiting():
+        assert told.wait(20)
+
+
+def test_keeper_hears_of_what_begins_while_nothing_is_seen() -> None:
+    told = threading.Event()
+    waiting = Patience(told.set)
+
+    class Begun(dict[int, float]):
+        def copy(self) -> "Begun":
+            seen = Begun(self)
+            if not self:
+                block.enter_context(waiting.waiting())
+            return seen
+
+    with ExitStack() as block:
+        vars(waiting)["_begun"] = Begun()
+        with waiting.waiting():
+            pass
+        waiting.begin()
         assert told.wait(20)
 
 
