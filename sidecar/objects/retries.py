@@ -127,7 +127,7 @@ class Calls:
             self.counts.failed(refusal.kind)
             if refusal.kind is FaultKind.THROTTLED:
                 self._throttle.slow_down(operation.lane, min(refusal.pause_s, _LONGEST_TOLD_S))
-            if attempt.is_worth_repeating_at_once(refusal):
+            if attempt.is_worth_repeating_at_once(refusal) and time.monotonic() < end_s:
                 continue
             if sink is not None and sink.filled > filled:
                 pause_s = _FIRST_PAUSE_S  # it goes on, if slowly

@@ -235,3 +235,12 @@ def test_every_kind_has_an_errno_and_what_is_retried_is_no_answer() -> None:
     assert not RETRIED & {FaultKind.MISSING, FaultKind.DENIED, FaultKind.EXISTS, FaultKind.CHANGED}
     assert fault(FaultKind.NAME, "x").errno == errno.EHOSTUNREACH
     assert isinstance(fault(FaultKind.MISSING, "x"), StoreFault)
+
+
+def test_nothing_is_learnt_when_the_time_is_over() -> None:
+    with http_script() as server:
+        place = Place(server, retry_timeout_s=0)
+        place.dialect.lessons = 3
+        server.then(say(403), say(200))
+        place.refused()
+        assert len(server.asked) == 1
