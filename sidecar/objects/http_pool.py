@@ -6,7 +6,7 @@ import ssl
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from sidecar.objects.http_connection import Connection, classify
 from sidecar.objects.http_message import Answer, Endpoint, ExchangeFailed, Request, Sink
@@ -14,9 +14,6 @@ from sidecar.objects.store import FaultKind
 
 _CONNECT_S = 10.0
 _NAME_S = 5.0
-
-Proxies = Mapping[str, Endpoint]
-"""Proxy by scheme, "http" and "https"; empty: none."""
 
 
 class HttpPool:
@@ -80,15 +77,15 @@ class HttpPool:
             connection.close()
 
     def _give_back(self, connection: Connection) -> None:
-        if not connection.is_reusable or self._is_closed:
+        if not connection.is_reusable:
             connection.close()
             return
         connection.used_s = now_s = time.monotonic()
-        old = []
         with self._lock:
             idle = self._idle[connection.endpoint]
             idle.append(connection)
-            while idle[0].used_s < now_s - self._idle_s:
+            old = []
+            while idle and (self._is_closed or idle[0].used_s < now_s - self._idle_s):
                 old.append(idle.popleft())
         for one in old:
             one.close()
