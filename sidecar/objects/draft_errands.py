@@ -26,8 +26,15 @@ class DraftErrands:
         with self._lock:
             self._woken.set()
             if self._thread is None and not self._is_closed:
-                self._thread = threading.Thread(target=self._work, name="drafts", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._work, name="drafts", daemon=True)
+                try:
+                    thread.start()
+                except (
+                    RuntimeError
+                ) as error:  # no memory for a thread; it is tried again with the next errand
+                    _log.warning("put_draft_errands_off", extra={"reason": str(error)})
+                else:
+                    self._thread = thread
 
     def close(self) -> None:
         """Run no more."""

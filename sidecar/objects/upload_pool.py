@@ -23,14 +23,18 @@ class UploadPool:
         self._is_closed = False
 
     def submit(self, job: Callable[[], None]) -> bool:
-        """Have a job done. False: the pool is closed, and it will not be."""
+        """Have a job done. False: it will not be, for the pool is closed, or there is no memory for a thread."""
         with self._changed:
             if self._is_closed:
                 return False
+            if self._idle <= len(self._jobs) and self._threads < self._most:
+                try:
+                    threading.Thread(target=self._work, name="upload", daemon=True).start()
+                    self._threads += 1
+                except RuntimeError:  # no memory for one more; those that there are do it
+                    if not self._threads:
+                        return False
             self._jobs.append(job)
-            if self._idle < len(self._jobs) and self._threads < self._most:
-                threading.Thread(target=self._work, name="upload", daemon=True).start()
-                self._threads += 1
             self._changed.notify()
             return True
 
