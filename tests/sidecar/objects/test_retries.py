@@ -243,4 +243,5 @@ def test_nothing_is_learnt_when_the_time_is_over() -> None:
         place.dialect.lessons = 3
         server.then(say(403), say(200))
         place.refused()
+        place.calls.close()
         assert len(server.asked) == 1
