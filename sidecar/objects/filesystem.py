@@ -23,7 +23,7 @@ from sidecar.objects.listing_records import ListingRecords
 from sidecar.objects.metrics import Metrics, numbers_in
 from sidecar.objects.moves import Moves
 from sidecar.objects.namespace import Namespace
-from sidecar.objects.nodes import NodeTable
+from sidecar.objects.nodes import Node, NodeTable
 from sidecar.objects.patience import Patience
 from sidecar.objects.places import Places
 from sidecar.objects.reading import Reading
@@ -55,6 +55,7 @@ _LOG = logging.getLogger(__name__)
 _COPIERS = 6
 _PAGERS = 3
 _FINISH_S = 15.0
+_ORPHANED_S = 90.0  # after which the kernel asks nothing again that a predecessor was asked
 _UNIT_BYTES = 4096
 _UNITS = (1 << 50) // _UNIT_BYTES  # a bucket has no size: "enough" for whoever looks before writing
 _FILES = 1 << 32
@@ -113,8 +114,13 @@ class ObjectsFilesystem:
         inheritance = self.memory.inheritance
         if inheritance is not None:
             arguments = (inheritance.leftovers, self.nodes, kernel_knows)
+            orphans = [node for node in self.volume.drafting() if not self.volume.files.of(node.id)]
             try:
                 threading.Thread(target=sweep, args=arguments, name="leftovers", daemon=True).start()
+                if orphans:
+                    threading.Thread(
+                        target=self._finish_orphans, args=(orphans,), name="orphans", daemon=True
+                    ).start()
             except RuntimeError as error:  # no memory for a thread; the next successor will look
                 _LOG.warning("leftovers_not_sought", extra={"fault": str(error)})
 
@@ -154,10 +160,18 @@ class ObjectsFilesystem:
         self.directories.inherit(directories)
         for draft in volume.drafts.resume():
             found = nodes.all.get(draft.node_id)
-            if found is not None and volume.files.of(found.id):
+            if found is not None:
                 volume.note_draft(found)
             else:
                 volume.drafts.forget(draft.node_id)
+
+    def _finish_orphans(self, nodes: Sequence[Node]) -> None:
+        """Store what nobody has open: whoever made it was killed with our predecessor, and the kernel does not ask again."""
+        time.sleep(_ORPHANED_S)
+        for node in nodes:
+            with self.volume.moves.of_file(node.id):
+                if not self.volume.files.of(node.id):
+                    self._content.finish(node)
 
     def _close_untold(self, handle: int) -> None:
         if self.volume.files.get(handle) is not None:

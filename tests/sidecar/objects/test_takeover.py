@@ -7,6 +7,7 @@ operation again by the kernel, and must answer as if nothing had happened and le
 import os
 import shutil
 import signal
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -383,3 +384,23 @@ def test_operation_is_done_once_at_many_more_lines(lives: Lives, case: Case) -> 
     line = 0
     while _killed_at(lives, case, line):
         line += 3
+
+
+def test_file_whose_maker_was_killed_too_is_stored_in_the_end(
+    lives: Lives, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sidecar.objects.filesystem._ORPHANED_S", 0.05)
+    lives.begin()
+    with lives.life(resume=False) as life:
+        opened, _ = run(life.filesystem.create(ROOT, b"f", 0o644, os.O_WRONLY, SOMEONE))
+        life.write(opened.handle, 0, b"content")
+        life.filesystem.memory.handles.closed(opened.handle)  # the kernel was never told of it
+    with lives.life() as life:
+        assert life.stat("f").size == 7
+        life.filesystem.begin(lambda node: True)
+        deadline = time.monotonic() + 20
+        while life.filesystem.volume.drafting():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert lives.keys() == {"f": b"content"}
+        assert life.cat("f") == b"content"
