@@ -112,11 +112,13 @@ def _writable(directory: Path, source: str) -> tuple[str, ...]:
     return (f"--source={source}", f"--writable={directory}")
 
 
-def _s3(place: S3Place, directory: Path) -> tuple[str, ...]:
+def _s3(
+    place: S3Place, directory: Path, keys: tuple[str, str] = ("accessKey", "secretKey")
+) -> tuple[str, ...]:
     secrets = directory / "secrets"
     secrets.mkdir()
-    (secrets / "accessKey").write_text(place.access_key)
-    (secrets / "secretKey").write_text(place.secret_key)
+    for key, value in zip(keys, (place.access_key, place.secret_key), strict=True):
+        (secrets / key).write_text(value)
     options = (f"--option=endpoint={place.endpoint}", "--option=pathStyle")
     return (f"--source=s3://{place.bucket}", f"--secrets={secrets}", *options)
 
@@ -247,3 +249,34 @@ def test_a_built_in_filesystem_is_checked_in_the_same_way(tmp_path: Path) -> Non
     found = _check(str(path), Subject((f"--source=dir://{shown}", f"--writable={tmp_path}")), "--quick")
     assert "same connection" in found["kill"]["reason"]
     assert os.listdir(shown) == ["hello"]
+
+
+@pytest.mark.slow
+def test_objects_are_checked_in_the_same_way(
+    seaweedfs_server: S3Place, open_directory: Path, tmp_path: Path
+) -> None:
+    """With takeover: a file that was open outlives the process that served it."""
+    keys = ("access_key_id", "secret_access_key")
+    flags = _s3(seaweedfs_server, open_directory, keys)
+    manifest = {
+        "apiVersion": "sidemount.io/v1alpha1",
+        "kind": "FuseDriverClass",
+        "metadata": {"name": "o"},
+        "spec": {
+            "deliveries": ["sidecar"],
+            "sources": ["s3://**"],
+            "namespaces": {},
+            "filesystem": "objects",
+            "options": {
+                "endpoint": {"type": "enum", "values": [seaweedfs_server.endpoint]},
+                "pathStyle": {"type": "flag"},
+            },
+            "credentials": {"secretKeys": [*keys], "required": True},
+        },
+    }
+    path = tmp_path / "class.yaml"
+    path.write_text(yaml.safe_dump(manifest))
+    found = _check(str(path), Subject(flags))
+    assert "same connection" in found["kill"]["reason"]
+    untried = {each for each, finding in found.items() if finding["verdict"] == "untried"}
+    assert untried <= {"wrong-option", "missing-source", "output"}, found

@@ -64,6 +64,7 @@ def _sub_path(scene: Scene, stand: Running, sub_path: str) -> str:
 
 def _read_only(scene: Scene, stand: Running) -> str:
     """`enforced` means that the client refuses by itself: the kernel's own refusal is taken away, here where nobody else sees it."""
+    ask(lambda: os.listdir(stand.root), within_s=scene.timeout_s)  # or a refusal would tell nothing
     expect_refusal(f"{stand.root}/{scene.directory}-refused", scene)
     mount_api.mount("", stand.root, "", _MS_REMOUNT)
     try:

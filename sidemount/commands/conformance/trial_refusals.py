@@ -72,6 +72,8 @@ def _first_use(scene: Scene, stand: Running, name: str) -> str:
 def _output(scene: Scene) -> str:
     if scene.leaks:
         raise NotAsDeclared(f"a credential is in {', '.join(sorted(scene.leaks))}")
+    if not scene.words and not scene.stands["main"].spec.command:
+        raise CannotTry("nothing went wrong that a built-in filesystem could have told")
     if not scene.words:
         raise NotAsDeclared(
             "the client has said nothing on any stand: its errors go elsewhere, such as to syslog"
