@@ -1,7 +1,6 @@
 """Calls to one container of Azure's Blob service: what the store and its uploads are made of."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from sidecar.objects.azure_container import AzureContainer
@@ -14,7 +13,6 @@ from sidecar.objects.store import Buffer, FaultKind, Got, ObjectInfo
 from sidecar.objects.throttle import lane_of
 
 T = TypeVar("T")
-_DELETING = 8
 
 
 class AzureClient:
@@ -75,14 +73,6 @@ class AzureClient:
         except Refused as refused:
             if refused.kind is not FaultKind.MISSING or refused.code == "ContainerNotFound":
                 raise
-
-    def delete_many(self, keys: Iterable[str]) -> None:
-        """Remove blobs, some at a time. Goes on after one that cannot be removed; the first fault is raised at the end."""
-        with ThreadPoolExecutor(_DELETING, thread_name_prefix="delete") as pool:
-            faults = [one.exception() for one in [pool.submit(self.delete, key) for key in keys]]
-        for fault in faults:
-            if fault is not None:
-                raise fault
 
     def _operation(self, name: str, key: str, is_long: bool) -> Operation:
         return Operation(

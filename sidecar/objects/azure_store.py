@@ -10,6 +10,7 @@ from sidecar.objects.azure_container import AzureContainer
 from sidecar.objects.azure_credentials import AzureFiles
 from sidecar.objects.azure_uploads import AzureUploads
 from sidecar.objects.azure_values import NONCE_HEADER, listed, md5_of, tag_header, tag_in, written
+from sidecar.objects.deleting import delete_each
 from sidecar.objects.faults import fault
 from sidecar.objects.http_message import Answer
 from sidecar.objects.opening import http_pool, prefixed, split
@@ -134,7 +135,7 @@ class AzureStore:
 
     def delete_many(self, keys: Iterable[str]) -> None:
         """Remove objects."""
-        self._client.delete_many(keys)
+        delete_each(self._client.delete, keys)
 
     def begin_upload(self, key: str, *, tag: str = "") -> str:
         """Begin an upload."""

@@ -3,7 +3,6 @@
 import json
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from sidecar.objects.gcs_bucket import GcsBucket, object_path
@@ -25,7 +24,6 @@ from sidecar.objects.store import Buffer, FaultKind, Got, ObjectInfo
 from sidecar.objects.throttle import lane_of
 
 T = TypeVar("T")
-_DELETING = 8
 _JSON = {"content-type": "application/json; charset=utf-8"}
 
 
@@ -136,14 +134,6 @@ class GcsClient:
         except Refused as refused:
             if refused.kind is not FaultKind.MISSING or refused.code == NO_BUCKET:
                 raise
-
-    def delete_many(self, keys: Iterable[str]) -> None:
-        """Remove objects, some at a time. Goes on after one that cannot be removed; the first fault is raised at the end."""
-        with ThreadPoolExecutor(_DELETING, thread_name_prefix="delete") as pool:
-            faults = [one.exception() for one in [pool.submit(self.delete, key) for key in keys]]
-        for fault in faults:
-            if fault is not None:
-                raise fault
 
 
 def _nothing(answer: Answer) -> None:

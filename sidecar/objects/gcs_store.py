@@ -3,6 +3,7 @@
 import secrets as random
 from collections.abc import Iterable, Mapping, Sequence
 
+from sidecar.objects.deleting import delete_each
 from sidecar.objects.faults import Counts, fault
 from sidecar.objects.gcs_bucket import GcsBucket, encode, object_path
 from sidecar.objects.gcs_client import GcsClient
@@ -137,7 +138,7 @@ class GcsStore:
 
     def delete_many(self, keys: Iterable[str]) -> None:
         """Remove objects."""
-        self._client.delete_many(keys)
+        delete_each(self._client.delete, keys)
 
     def begin_upload(self, key: str, *, tag: str = "") -> str:
         """Begin an upload."""

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
+from sidecar.objects.deleting import delete_each
 from sidecar.objects.faults import fault
 from sidecar.objects.gcs_bucket import object_path
 from sidecar.objects.gcs_client import GcsClient
@@ -88,7 +89,7 @@ class GcsUploads:
     def abort(self, upload: str) -> None:
         """Give one up."""
         self._client.delete(self._record(upload))
-        self._client.delete_many([info.key for info in self._everything(self._record(upload))])
+        delete_each(self._client.delete, [info.key for info in self._everything(self._record(upload))])
 
     def unfinished(self, prefix: str) -> list[tuple[str, str, int]]:
         """Return what was begun and neither completed nor aborted."""
@@ -111,7 +112,7 @@ class GcsUploads:
         for prefix in beneath - {f"{record}/" for record in records}:
             left = list(self._everything(prefix))
             if all(info.modified_ns <= oldest_ns for info in left):
-                self._client.delete_many([info.key for info in left])
+                delete_each(self._client.delete, [info.key for info in left])
 
     def _sweep_aside(self) -> None:
         now_s = time.monotonic()

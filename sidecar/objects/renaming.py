@@ -6,8 +6,9 @@ is asked again, carries on: a copy that is made twice is the same copy.
 
 import errno
 import os
+import threading
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Executor, wait
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -230,17 +231,21 @@ class Renaming:
                 raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
         if not any(key == new for _, key in targets):
             volume.store.put(new, [])  # or a directory without a key of its own would be gone for others
-        futures = [
-            (self._copiers.submit(volume.store.copy, info.key, key, etag=info.etag), key)
-            for info, key in targets
-        ]
-        wait([future for future, _ in futures])
-        faults = [
-            fault
-            for future, key in futures
-            if (fault := future.exception()) is not None
-            and not (is_again and _is_missing(fault) and self._source(key) is not None)
-        ]
+        has_failed = threading.Event()
+
+        def copy(info: ObjectInfo, key: str) -> None:
+            if has_failed.is_set():
+                return  # each would take all the time for retries, if the store is away
+            try:
+                volume.store.copy(info.key, key, etag=info.etag)
+            except StoreFault as fault:
+                if is_again and fault.kind is FaultKind.MISSING and self._source(key) is not None:
+                    return
+                has_failed.set()
+                raise
+
+        futures = [self._copiers.submit(copy, info, key) for info, key in targets]
+        faults = [fault for future in futures if (fault := future.exception()) is not None]
         if faults and not is_again:
             copied = [key for _, key in reversed(targets) if is_new or key != new]
             volume.store.delete_many([*copied, new] if is_new else copied)
@@ -259,7 +264,3 @@ class Renaming:
         for one in volume.files.nodes():
             if one not in drafting and node in volume.nodes.lineage(one):
                 self._content.look_again(one)
-
-
-def _is_missing(fault: BaseException) -> bool:
-    return isinstance(fault, StoreFault) and fault.kind is FaultKind.MISSING

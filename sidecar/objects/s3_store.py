@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from sidecar.objects import s3_listing, xml_text
-from sidecar.objects.faults import fault
+from sidecar.objects.faults import RETRIED, fault
 from sidecar.objects.http_message import Answer
 from sidecar.objects.retries import Refused
 from sidecar.objects.s3_client import S3Client
@@ -130,7 +130,10 @@ class S3Store:
                 raise
 
     def delete_many(self, keys: Iterable[str]) -> None:
-        """Remove objects, a thousand at a time. Goes on after one that cannot be removed; the first fault is raised at the end."""
+        """Remove objects, a thousand at a time, and raise the first fault at the end. Goes on after one that cannot be removed.
+
+        One after the other where the store does not take many, and not when it is away: each would take all the time for retries.
+        """
         rest = iter(keys)
         first: Refused | None = None
         while batch := list(itertools.islice(rest, _MOST_DELETED)):
@@ -138,6 +141,8 @@ class S3Store:
                 try:
                     self.delete(key)
                 except Refused as refused:
+                    if refused.kind in RETRIED:
+                        raise
                     first = first or refused
         if first is not None:
             raise first

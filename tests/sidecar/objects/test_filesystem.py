@@ -526,6 +526,20 @@ def test_failed_rename_of_a_directory_leaves_it_whole(store: CountingStore, kern
     assert store.keys() == ["n/", *(f"n/{number}" for number in range(9))]
 
 
+def test_store_that_is_away_is_not_asked_to_copy_every_file(store: CountingStore, kernel: Kernel) -> None:
+    for number in range(50):
+        store.put(f"d/{number}", [b"x"])
+
+    def away(what: str, key: str) -> None:
+        if what == "copy":
+            raise StoreFault(errno.ETIMEDOUT, FaultKind.TIMEOUT, key)
+
+    store.fail = away
+    assert errno_of(kernel.rename, "d", "e") == "ETIMEDOUT"
+    assert len([key for what, key in store.asked if what == "copy"]) <= 6  # of as many threads
+    assert store.keys() == sorted(f"d/{number}" for number in range(50))
+
+
 def test_directory_with_a_file_that_is_being_written_moves_and_is_not_removed(
     store: CountingStore, kernel: Kernel
 ) -> None:
