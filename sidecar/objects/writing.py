@@ -57,11 +57,14 @@ class Drafts:
         return self._begin_once(node_id, key, None, exclusive=exclusive)
 
     def edit(self, node_id: int, key: str, info: ObjectInfo) -> Draft:
-        """Return the draft of an object whose content stays. EOPNOTSUPP where nothing may be staged, EFBIG if it is too large."""
+        """Return the draft of an object whose content stays. EOPNOTSUPP where nothing may be staged, EFBIG if it is too large.
+
+        Nothing has to be staged of an object that is empty.
+        """
         draft = self.of(node_id) or self._readopt(node_id, key)
         if draft is not None:
             return draft
-        if not self._shop.staging.is_on:
+        if info.size and not self._shop.staging.is_on:
             raise OSError(errno.EOPNOTSUPP, "no room for staging")
         # A store that copies parts has all but the changes already; from another one everything has to come here and back.
         most = self._shop.staging.bound if self._shop.store.abilities.uploads else self._shop.largest_whole

@@ -3,6 +3,7 @@
 import errno
 import os
 import threading
+import time
 from functools import partial
 from pathlib import Path
 
@@ -341,6 +342,48 @@ def test_forgotten_draft_that_could_not_be_committed_is_tried_again(
     assert store.content("a") == b"content"
     wait_until(lambda: os.listdir(tmp_path) == ["uploads"])
     assert "keep_uncommitted_file" in caplog.text
+
+
+def test_empty_object_is_appended_to_without_staging(tmp_path: Path) -> None:
+    store = MuchStore()
+    draft = make_drafts(store, tmp_path).edit(7, "a", store.put("a", []))
+    draft.write(0, b"first")
+    draft.write(5, b" second")
+    draft.commit()
+    assert store.content("a") == b"first second"
+
+
+def test_another_connection_clears_up_what_was_open_and_commits_what_was_closed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = MuchStore()
+    drafts = make_drafts(store, tmp_path)
+    for number, key in enumerate(("open", "closed", "done")):
+        drafts.create(number, key, exclusive=False).write(0, pattern(3 * PART))
+    drafts.of(2).commit()  # type: ignore[union-attr]  # it is there
+    store.faults["complete"] = [fault(FaultKind.SERVER)]
+    with pytest.raises(StoreFault):
+        drafts.of(1).commit()  # type: ignore[union-attr]  # it is there
+    drafts.close()
+    drafts.forget(1)
+    drafts = make_drafts(store, tmp_path)
+    drafts.begin()
+    assert [drafts.of(number) for number in range(3)] == [None] * 3
+    wait_until(lambda: os.listdir(tmp_path) == ["uploads"] and not store.unfinished())
+    assert store.stored() == ["closed", "done"]
+    assert store.content("closed") == pattern(3 * PART)
+    assert [vars(one)["key"] for one in caplog.records if one.getMessage() == "lose_written_file"] == ["open"]
+
+
+def test_finish_commits_all_there_is(tmp_path: Path) -> None:
+    store = MuchStore()
+    drafts = make_drafts(store, tmp_path)
+    for number, key in enumerate("abc"):
+        drafts.create(number, key, exclusive=False).write(0, pattern(3 * PART))
+    store.faults["complete"] = [fault(FaultKind.SERVER)] * 3
+    assert not drafts.finish(time.monotonic() + 20)
+    assert drafts.finish(time.monotonic() + 20)
+    assert [store.content(key) for key in "abc"] == [pattern(3 * PART)] * 3
 
 
 def test_late_commit_does_not_undo_what_was_written_since(
