@@ -31,10 +31,11 @@ def add_check_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--check",
-        action="append",
+        action="extend",
+        nargs="+",
         default=[],
         metavar="CLASS",
-        help="a class of the facts, one of the templates, or a manifest's file; may be repeated",
+        help="classes of the facts, templates, or manifests' files",
     )
     group.add_argument(
         "--source", default="", metavar="URI", help="what to mount; it is written to and cleaned up"

@@ -1,6 +1,7 @@
 """The templates that come with the package, proven or not: what a volume's argv is, and that nothing else ever reaches it (S4-09)."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import yaml
 from sidemount.commands.classes_templates import EVIDENCE, TEMPLATES, Template, templates
 from sidemount.model.client_command import STARTER, client_command, program_of
 from sidemount.model.driver_class import DriverClass
+from sidemount.model.driver_class_manifest import parse_driver_class
 from sidemount.model.errors import InvalidRequest, VolumeError
 from sidemount.model.options import OptionRule, OptionType, check_options
 from tests.manifests.files import class_schema
@@ -160,3 +162,21 @@ def test_every_template_has_its_image_recipe_and_its_row_in_the_docs(name: str) 
 def test_the_files_are_in_the_package() -> None:
     assert TEMPLATES.parent.parent.name == "sidemount"
     assert {path.suffix for path in TEMPLATES.iterdir()} == {".yaml"}
+
+
+def test_the_class_of_the_docs_is_one() -> None:
+    blocks = re.findall(
+        r"^```yaml\n(.*?)^```", (_ROOT / "docs/clients.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    found = [parse_driver_class(yaml.safe_load(block)) for block in blocks if "FuseDriverClass" in block]
+    assert [known.name for known in found] == ["squashfs"]
+    fragment = yaml.safe_load(next(block for block in blocks if block.startswith("credentials:")))
+    spec = yaml.safe_load(_template("s3fs").text)["spec"]
+    parse_driver_class(
+        {
+            "apiVersion": "sidemount.io/v1alpha1",
+            "kind": "FuseDriverClass",
+            "metadata": {"name": "x"},
+            "spec": {**spec, **fragment, "options": {}, "readOnlyArguments": None},
+        }
+    )
