@@ -97,16 +97,13 @@ class RoleKeys:
             self._grant = None  # asked for at the next attempt
             return True
 
-    def close(self) -> None:
-        """End the waiting for credentials."""
-        self._calls.close()
-
     def _granted(self, role: Role, began_s: float) -> Credentials:
         grant, now_s = self._grant, self._clock()
         if grant is not None and grant.role.arn == role.arn and now_s < grant.ends_s - _LATE_S:
             if now_s >= grant.ends_s - _EARLY_S and now_s - self._aside_s >= _NO_OTHER_S:
                 self._aside_s = now_s
-                threading.Thread(target=self._ask_aside, args=(role,), name="role", daemon=True).start()
+                with contextlib.suppress(RuntimeError):  # no memory for a thread: later, then
+                    threading.Thread(target=self._ask_aside, args=(role,), name="role", daemon=True).start()
             return grant.credentials
         if self._failed is not None and self._failed[0] >= began_s:
             raise self._failed[1]  # another call has tried for as long as this one has waited

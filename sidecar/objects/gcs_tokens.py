@@ -102,10 +102,6 @@ class TokenFiles:
             self._token = None  # asked for again at the next attempt
             return True
 
-    def close(self) -> None:
-        """End the waiting for a token."""
-        self._calls.close()
-
     def _granted(self, account: Account, began_s: float) -> Token:
         if account != self._account:
             self._account, self._token = account, None
@@ -113,7 +109,10 @@ class TokenFiles:
         if token is not None and now_s < token.ends_s - _LATE_S:
             if now_s >= token.ends_s - _EARLY_S and now_s - self._aside_s >= _NO_OTHER_S:
                 self._aside_s = now_s
-                threading.Thread(target=self._ask_aside, args=(account,), name="token", daemon=True).start()
+                with contextlib.suppress(RuntimeError):  # no memory for a thread: later, then
+                    threading.Thread(
+                        target=self._ask_aside, args=(account,), name="token", daemon=True
+                    ).start()
             return token
         if self._failed is not None and self._failed[0] >= began_s:
             raise self._failed[1]  # another call has tried for as long as this one has waited

@@ -124,7 +124,8 @@ class GcsUploads:
             with contextlib.suppress(StoreFault):  # it is counted, and done again later
                 self.sweep()
 
-        threading.Thread(target=run, name="sweep", daemon=True).start()
+        with contextlib.suppress(RuntimeError):  # no memory for a thread: later, then
+            threading.Thread(target=run, name="sweep", daemon=True).start()
 
     def _composed(
         self,

@@ -35,7 +35,7 @@ class HttpPool:
         self._make_tls = tls
         self._tls: ssl.SSLContext | None = None
         self._proxy_of = proxy_of
-        self._is_closed = False
+        self.closed = threading.Event()
 
     def exchange(self, request: Request, timeout_s: float, sink: Sink | None = None) -> Answer:
         """Do one exchange. Raises ExchangeFailed, `stale` if a connection that had been idle failed before any answer."""
@@ -59,9 +59,9 @@ class HttpPool:
             connection.close()
 
     def close(self) -> None:
-        """End idle connections now and the others when they are given back."""
+        """End idle connections now and the others when they are given back. `closed` tells whoever waits for another attempt."""
         with self._lock:
-            self._is_closed = True
+            self.closed.set()
         self.forget_idle()
 
     def _idle_one(self, endpoint: Endpoint) -> Connection | None:
@@ -85,7 +85,7 @@ class HttpPool:
             idle = self._idle[connection.endpoint]
             idle.append(connection)
             old = []
-            while idle and (self._is_closed or idle[0].used_s < now_s - self._idle_s):
+            while idle and (self.closed.is_set() or idle[0].used_s < now_s - self._idle_s):
                 old.append(idle.popleft())
         for one in old:
             one.close()

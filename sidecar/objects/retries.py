@@ -1,7 +1,6 @@
 """Calls to a store: attempts until one succeeds, the answer is final, or the time is over."""
 
 import random
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -100,7 +99,7 @@ class Calls:
         self._retry_timeout_s = retry_timeout_s
         self._throttle = throttle or Throttle()
         self._jitter = jitter
-        self._closed = threading.Event()
+        self._closed = pool.closed
 
     def call(
         self,
@@ -139,8 +138,7 @@ class Calls:
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
     def close(self) -> None:
-        """End the waiting of calls, and the connections."""
-        self._closed.set()
+        """End the waiting of all calls by this pool, and the connections."""
         self.pool.close()
 
     def _wait_for_turn(self, operation: Operation, end_s: float) -> None:

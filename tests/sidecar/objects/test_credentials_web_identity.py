@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import parse_qs
@@ -151,3 +152,18 @@ def test_a_store_of_ones_own_endpoint_grants_roles_itself(tmp_path: Path) -> Non
         assert server.asked[1].headers["x-amz-security-token"] == "T+/="
         assert "Credential=A/" in server.asked[1].headers["authorization"]
         store.close()
+
+
+def test_nobody_waits_for_credentials_of_a_store_that_is_closed(tmp_path: Path) -> None:
+    for name in ("role_arn", "web_identity_token"):
+        (tmp_path / name).write_text("a")
+    with http_script() as server, ThreadPoolExecutor(1) as pool:
+        server.then(*[say(500)] * 50)
+        settings = ObjectsSettings(source="s3://b", endpoint=server.url, retry_timeout_s=600)
+        store = open_store(settings.source, settings, str(tmp_path))
+        asking = pool.submit(store.head, "a")
+        while not server.asked:
+            time.sleep(0.01)
+        store.close()
+        with pytest.raises(StoreFault):
+            asking.result(60)

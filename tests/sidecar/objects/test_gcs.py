@@ -300,9 +300,10 @@ def test_a_token_that_is_refused_is_exchanged(
 ) -> None:
     now = [1000.0]
     secrets = write_secrets(tmp_path / "s", **{"key.json": _account(key, server.url)})
+    pool = HttpPool(2)
     files = TokenFiles(
         secrets,
-        HttpPool(2),
+        pool,
         Counts(),
         timeout_s=2,
         retry_timeout_s=2,
@@ -315,7 +316,7 @@ def test_a_token_that_is_refused_is_exchanged(
     now[0] += 60
     assert files.renew()
     assert files.current() == "t2"
-    files.close()
+    pool.close()
 
 
 def test_the_next_token_is_fetched_before_the_old_one_ends(
@@ -323,9 +324,10 @@ def test_the_next_token_is_fetched_before_the_old_one_ends(
 ) -> None:
     now = [1000.0]
     secrets = write_secrets(tmp_path / "s", **{"key.json": _account(key, server.url)})
+    pool = HttpPool(2)
     files = TokenFiles(
         secrets,
-        HttpPool(2),
+        pool,
         Counts(),
         timeout_s=2,
         retry_timeout_s=2,
@@ -341,7 +343,7 @@ def test_the_next_token_is_fetched_before_the_old_one_ends(
             thread.join(20)
     assert files.current() == "t2"
     assert len(server.asked) == 2
-    files.close()
+    pool.close()
 
 
 def test_a_token_in_a_file_is_read_again_when_it_is_refused(
