@@ -110,7 +110,7 @@ class DraftBody:
         if mapped is not None:
             yield [mapped]
             return
-        if end - start > 4 * self.workshop.part_bytes:
+        if end - start > self.workshop.largest_buffer:
             yield _Stretch(self, pieces, base, start, end)
             return
         with self.workshop.buffer(end - start) as buffer:

@@ -14,12 +14,13 @@ from sidecar.objects.upload_leftovers import UploadLeftovers
 from sidecar.objects.upload_pool import UploadPool, Window
 
 _SMALL = 1 << 20  # contents up to this size are not counted
+_LARGEST = 32 << 20  # whatever the size of parts: what is larger is read as it is sent
 
 
 class Workshop:
     """`part_bytes` is the size of parts, `copy_least` the least that can be copied as one, 0 if nothing can.
 
-    Memory: as many contents as parts are uploaded at once, each no larger than `part_bytes`, and small ones.
+    Memory: as many contents as parts are uploaded at once, each no larger than `largest_buffer`, and small ones.
     """
 
     def __init__(self, store: ObjectStore, settings: ObjectsSettings, leftovers: UploadLeftovers) -> None:
@@ -28,6 +29,7 @@ class Workshop:
         self.leftovers = leftovers
         self.largest_part = can.part_bytes[1]
         self.part_bytes = max(min(settings.part_bytes, self.largest_part), can.part_bytes[0])
+        self.largest_buffer = min(4 * self.part_bytes, _LARGEST)  # parts of large objects are larger
         self.largest_put = min(self.part_bytes, can.largest_put_bytes)
         self.copy_least = can.part_bytes[0] if can.uploads and can.copy_part else 0
         self.largest_whole = min(can.largest_put_bytes, max(self.part_bytes, settings.staging_bytes))
@@ -39,6 +41,7 @@ class Workshop:
         self._count_lock = threading.Lock()
         self._room = threading.BoundedSemaphore(settings.uploading)
         self._buffers: list[bytearray] = []
+        self._usual = min(self.part_bytes, self.largest_buffer)
 
     def count(self, what: str, amount: int = 1) -> None:
         """Count something."""
@@ -52,7 +55,7 @@ class Workshop:
 
     @contextmanager
     def buffer(self, size: int) -> Iterator[memoryview]:
-        """Have memory for a block. Raises ETIMEDOUT when none has become free for long."""
+        """Have memory for a block, up to `largest_buffer`. Raises ETIMEDOUT when none has become free for long."""
         if size <= _SMALL:
             yield memoryview(bytearray(size))
             return
@@ -62,11 +65,11 @@ class Workshop:
             try:
                 whole = self._buffers.pop()
             except IndexError:
-                whole = bytearray(self.part_bytes)
+                whole = bytearray(self._usual)
             if len(whole) < size:
                 whole = bytearray(size)
             yield memoryview(whole)[:size]
-            if len(whole) == self.part_bytes:
+            if len(whole) == self._usual:
                 self._buffers.append(whole)
         finally:
             self._room.release()
