@@ -2,13 +2,14 @@
 
 import http.client
 import io
+import itertools
 import select
 import socket
 import ssl
 import time
 
 from sidecar.objects.http_message import Answer, Endpoint, ExchangeFailed, Request, Sink
-from sidecar.objects.store import Buffer, FaultKind
+from sidecar.objects.store import Buffer, FaultKind, StoreFault
 
 # Each byte that moves grants its share of a second at this rate: a server that sends one byte at a time gains nothing,
 # a large body over a thin line may take as long as it needs.
@@ -160,14 +161,14 @@ class Connection:
         self._sock.close()
 
     def exchange(self, request: Request, timeout_s: float, sink: Sink | None = None) -> Answer:
-        """Send a request and take the answer, content of a 200 or 206 into the sink. Raises ExchangeFailed."""
+        """Send a request and take the answer, content of a 200 or 206 into the sink. Raises ExchangeFailed, and what the body raises."""
         stream = self._stream
         stream.allow(timeout_s)
         was_fresh, self._is_fresh = self._is_fresh, False
         reusable, self.is_reusable = self.is_reusable, False
         try:
             answer, ends = self._exchange(request, sink)
-        except ExchangeFailed:
+        except (ExchangeFailed, StoreFault):  # the second: the body cannot be had
             raise
         except (OSError, http.client.HTTPException, ValueError) as error:
             kind, text = classify(error)
@@ -219,7 +220,7 @@ class Connection:
             if size <= _JOINED_BYTES:
                 self._stream.send(b"".join([head, *request.body]))
             else:
-                for one in (head, *request.body):
+                for one in itertools.chain((head,), request.body):  # which may be read as it is sent
                     self._stream.send(one)
         except ConnectionError as error:
             return error

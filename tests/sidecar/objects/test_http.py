@@ -1,13 +1,16 @@
 """Exchanges over HTTP: deadlines, kept-alive connections, bodies that break, TLS, names."""
 
+import errno
 import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from ipaddress import IPv4Address
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -27,7 +30,7 @@ from sidecar.objects.http_message import (
 from sidecar.objects.http_pool import HttpPool
 from sidecar.objects.http_proxies import proxy_of
 from sidecar.objects.opening import tls_context
-from sidecar.objects.store import Buffer, FaultKind
+from sidecar.objects.store import Buffer, FaultKind, StoreFault
 from tests.sidecar.objects.http_script import Asked, HttpScript, hang_up, http_script, raw, say
 
 
@@ -426,3 +429,49 @@ def test_proxies_are_those_of_the_environment(
 def test_a_proxy_that_is_none_fails_the_request(server: HttpScript) -> None:
     pool = HttpPool(1, proxy_of=lambda endpoint: proxy_of(endpoint, {"http_proxy": "socks5://p:1"}))
     assert failure(pool, get(server)).kind is FaultKind.REQUEST
+
+
+class Piece(bytearray):
+    """One that can be referred to weakly."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]  # each is another
+
+
+class Read(Sequence[Buffer]):
+    """A body that is read as it is sent. `late`: there is none of its second half then."""
+
+    def __init__(self, late: StoreFault | None = None) -> None:
+        self.alive: weakref.WeakSet[Piece] = weakref.WeakSet()
+        self.most = 0
+        self.rounds = 0
+        self.late = late
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: Any) -> Any:
+        if index >= 8:
+            self.rounds += 1
+            raise IndexError(index)
+        if self.late is not None and self.rounds and index == 4:
+            raise self.late
+        made = Piece(1 << 20)
+        self.alive.add(made)
+        self.most = max(self.most, len(self.alive))
+        return made
+
+
+def test_a_large_body_is_not_in_memory_as_a_whole(server: HttpScript, pool: HttpPool) -> None:
+    body = Read()
+    server.then(say(200))
+    pool.exchange(Request(parse_endpoint(server.url)[0], "PUT", "/x", body=body), 20)
+    assert len(server.asked[0].body) == 8 << 20
+    assert body.most <= 3
+
+
+def test_a_body_that_cannot_be_read_says_why(server: HttpScript, pool: HttpPool) -> None:
+    body = Read(StoreFault(errno.ESTALE, FaultKind.CHANGED, "a"))
+    server.then(say(200))
+    with pytest.raises(StoreFault) as raised:
+        pool.exchange(Request(parse_endpoint(server.url)[0], "PUT", "/x", body=body), 20)
+    assert raised.value.kind is FaultKind.CHANGED
