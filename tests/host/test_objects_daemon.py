@@ -115,8 +115,8 @@ def test_store_that_does_not_answer_is_waited_for_and_no_hang(make_pod: MakePod,
     options = (
         ("endpoint", f"http://127.0.0.1:{deaf.port}"),
         ("region", "x"),
-        ("requestTimeout", 6),
-        ("retryTimeout", 6),
+        ("requestTimeout", 4),
+        ("retryTimeout", 4),
     )
     spec = directory_spec(
         driver_class="objects",
@@ -133,7 +133,7 @@ def test_store_that_does_not_answer_is_waited_for_and_no_hang(make_pod: MakePod,
     waited_s = time.monotonic() - began
     assert done.returncode == 1
     assert "timed out" in done.stderr
-    assert 4 < waited_s < 40
+    assert 3 < waited_s < 40
     assert pod.serving() == before
     assert "process_killed_as_hung" not in pod.names(pod.daemon_log("train"))
     os.kill(before, signal.SIGKILL)

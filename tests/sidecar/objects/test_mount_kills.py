@@ -77,7 +77,7 @@ def test_nobody_notices_deaths_between_doing_and_noting(tmp_path: Path) -> None:
     """S4-10: a part of the boundaries of operations on names is deadly."""
     with bucket(tmp_path, "--suicide", "0.004") as here:
         here.begin(2)
-        kill(here, 30, 200, 500)
+        kill(here, 20, 200, 500)
         verdict = here.end()
         check(verdict, 5)
         assert sum(takeover.get("operations", 0) for takeover in verdict.takeovers) > 5
