@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from sidecar.objects.draft_body import DraftBody
 from sidecar.objects.draft_commit import DraftCommit
-from sidecar.objects.draft_parts import DraftParts
+from sidecar.objects.draft_parts import DraftParts, bare
 from sidecar.objects.store import Buffer, FaultKind, ObjectInfo, StoreFault
 from sidecar.objects.upload_layout import LARGEST_OBJECT
 
@@ -167,7 +167,7 @@ class Draft:
             try:
                 info = self._commit.run()
             except OSError as fault:
-                self.fault = fault
+                self.fault = bare(fault)
                 self._has_looked = False
                 self._shop.count("commit_faults")
                 raise

@@ -15,6 +15,13 @@ class BegunAgain(StoreFault):
     """The store does not have an upload any more; nothing is lost, and the next attempt begins another."""
 
 
+def bare(fault: OSError) -> OSError:
+    """Return a fault that can be kept: its frames would keep the content that was to be sent."""
+    if isinstance(fault, StoreFault):
+        return type(fault)(fault.errno or errno.EIO, fault.kind, fault.strerror or "")
+    return OSError(fault.errno or errno.EIO, fault.strerror or str(fault))
+
+
 class DraftParts:
     """No two uploads of a part run at once, and none counts whose bytes were written to meanwhile."""
 
@@ -193,9 +200,10 @@ class DraftParts:
     def _run(self, upload: Upload, span: Span, touched: int) -> None:
         """Upload a part, in a thread of the pool."""
         body = self._body
-        part, fault = None, None
+        with body.lock:  # where one has failed, others need not wait for the same
+            part, fault = None, next(iter(self._faults.values()), None)
         try:
-            if self._make_begin(upload):
+            if fault is None and self._make_begin(upload):
                 part = self._send(upload, span)
         except OSError as error:
             fault = error
@@ -211,8 +219,7 @@ class DraftParts:
             except OSError as error:
                 fault = error
             if fault is not None and is_current:
-                fault = self._judge(upload, fault)
-                self._faults[span.number] = fault
+                self._faults[span.number] = bare(self._judge(upload, fault))
                 self._shop.count("upload_faults")
             counted = self._running.pop(span.number)
             body.moved_on()

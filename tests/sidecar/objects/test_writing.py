@@ -253,10 +253,10 @@ def test_failed_upload_is_reported_and_tried_again(tmp_path: Path) -> None:
     store = MuchStore()
     drafts = make_drafts(store, tmp_path)
     draft = drafts.create(7, "a", exclusive=False)
-    store.faults["put_part"] = [fault(FaultKind.SERVER)] * 2
+    store.faults["put_part"] = [fault(FaultKind.SERVER)]
     content = pattern(3 * PART)
     draft.write(0, content)
-    wait_until(lambda: drafts.statistics().get("upload_faults") == 2)
+    wait_until(lambda: drafts.statistics().get("upload_faults", 0) > 0)
     draft.write(len(content), b"x")
     draft.commit()
     assert store.content("a") == content + b"x"
@@ -270,6 +270,21 @@ def test_failed_upload_is_reported_and_tried_again(tmp_path: Path) -> None:
     size = other.size
     other.commit()
     assert len(store.content("b")) == size
+
+
+def test_commit_gives_up_with_the_first_part_that_fails(tmp_path: Path) -> None:
+    """Each part that fails takes as long as the store is tried."""
+    store = MuchStore()
+    drafts = make_drafts(store, tmp_path, staging_bytes=1 << 20, uploading=2)
+    draft = drafts.create(7, "a", exclusive=False)
+    draft.set_size(100 * PART)
+    store.faults["put_part"] = [fault(FaultKind.SERVER)] * 1000
+    with pytest.raises(StoreFault):
+        draft.commit()
+    assert store.calls.count("put_part") <= 3
+    store.faults.clear()
+    draft.commit()
+    assert store.content("a") == bytes(100 * PART)
 
 
 def test_upload_that_the_store_has_lost_is_begun_again_or_reported(tmp_path: Path) -> None:
