@@ -18,7 +18,8 @@ class BegunAgain(StoreFault):
 def bare(fault: OSError) -> OSError:
     """Return a fault that can be kept: its frames would keep the content that was to be sent."""
     if isinstance(fault, StoreFault):
-        return type(fault)(fault.errno or errno.EIO, fault.kind, fault.strerror or "")
+        kind = BegunAgain if isinstance(fault, BegunAgain) else StoreFault
+        return kind(fault.errno or errno.EIO, fault.kind, fault.strerror or "")
     return OSError(fault.errno or errno.EIO, fault.strerror or str(fault))
 
 
