@@ -24,6 +24,7 @@ from sidecar.objects.tree import Tree
 PAGE_AT = 20  # bits of a position that count entries of one page
 OWN = "\0"  # the token of the page that the store knows nothing of: dots, and what we have made and it does not have yet
 _MOST_RECORDS = 4096
+_LONGEST_S = 600.0  # for a page; a store gives up long before
 _MARKS = {b".": 1, b"..": 0}  # in place of their inode numbers, which are other entries' as well
 _MOST_GIVEN = 16  # records that say which entries were given, not only how many
 
@@ -192,7 +193,7 @@ class Stream:
 
     def _take(self, token: str) -> tuple[Page, float]:
         coming, self._coming = self._coming, None
-        page, at = self._fetch(token) if coming is None else coming.result()
+        page, at = self._fetch(token) if coming is None else coming.result(_LONGEST_S)
         if not self._began:
             self._began = at
         return page, at

@@ -66,6 +66,8 @@ class Tree:
         is_directory, info = self._ask(path)
         if is_directory and info is not None:
             self._metrics.hide(Hidden.TWIN, self.prefix(above_of(path)), path)
+        if info is not None and not is_directory:
+            self.unkeep(path)  # somebody has put a file where we had emptied a directory
         is_directory = is_directory or (info is None and path in self._kept)
         fact = Fact(None if is_directory else info, is_directory, at)
         self.known.learn(path, fact)
