@@ -34,15 +34,15 @@ def open_store(source: str, settings: ObjectsSettings, secrets: str) -> ObjectSt
     Raises StoreFault (REQUEST) for a source or an endpoint that is none.
     """
     scheme, separator, _ = source.partition("://")
+    # Whoever writes a password into a URL does not find it again in a log.
+    shown = _PASSWORD.sub("//***@", source)
     place = _OPENERS.get(scheme)
     if not separator or place is None:
-        raise fault(FaultKind.REQUEST, f"{source!r} has no scheme of {', '.join(sorted(_OPENERS))}")
+        raise fault(FaultKind.REQUEST, f"{shown!r} has no scheme of {', '.join(sorted(_OPENERS))}")
     opener = place if callable(place) else _imported(place)
     try:
         return opener(source, settings, secrets)
     except ValueError as error:
-        # Whoever writes a password into a URL does not find it again in a log.
-        shown = _PASSWORD.sub("//***@", source)
         raise fault(FaultKind.REQUEST, f"{shown!r}: {error}") from error
 
 

@@ -180,5 +180,13 @@ def test_endpoints_that_are_none_are_refused(endpoint: str) -> None:
     assert "pass" not in str(found)
 
 
+@pytest.mark.parametrize("source", ["ftp://me:hidden@host/a", "https://me:hidden@host/a"])
+def test_a_password_in_a_source_is_not_told(source: str) -> None:
+    with pytest.raises(StoreFault) as raised:
+        open_store(source, ObjectsSettings(source=source), "")
+    assert "host" in str(raised.value)
+    assert "hidden" not in str(raised.value)
+
+
 def test_a_store_is_opened_without_asking_it() -> None:
     opened("s3://bucket/prefix", endpoint="http://no-such-host.invalid").close()
