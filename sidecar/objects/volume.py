@@ -146,12 +146,12 @@ class Volume:
         ino = node.ino if path is None else ino_of(path)
         if draft is not None:
             node.told_etag = ""
-            return self.file_attributes(ino, draft.size, draft.modified_ns)
+            return self.file_attributes(ino, draft.size, draft.modified_ns, links=0 if path is None else 1)
         if node.is_directory:
             return self.directory_attributes(ino)
         for file in self.files.of(node.id):
             if file.info is not None:
-                return self._told(node, ino, file.info)
+                return self._told(node, ino, file.info, links=0 if path is None else 1)
         fact = None if path is None else self.tree.recall(path)
         if fact is None or fact.info is None or self.is_another_version(node, fact.info):
             return None
@@ -175,17 +175,18 @@ class Volume:
             raise stale()
         return info
 
-    def _told(self, node: Node, ino: int, info: ObjectInfo) -> Attributes:
+    def _told(self, node: Node, ino: int, info: ObjectInfo, *, links: int = 1) -> Attributes:
         node.told_etag = info.etag
-        return self.file_attributes(ino, info.size, info.modified_ns)
+        return self.file_attributes(ino, info.size, info.modified_ns, links=links)
 
-    def file_attributes(self, ino: int, size: int, time_ns: int) -> Attributes:
-        """Return a file's attributes."""
+    def file_attributes(self, ino: int, size: int, time_ns: int, *, links: int = 1) -> Attributes:
+        """Return a file's attributes. It has no link when its name was removed, or is another file's."""
         settings = self.settings
         blocks = -(-size // _BLOCK)
         mode = stat.S_IFREG | settings.file_mode
         times = (time_ns, time_ns, time_ns)
-        return Attributes(ino, mode, 1, settings.uid, settings.gid, 0, size, _PREFERRED_BYTES, blocks, *times)
+        owner = (settings.uid, settings.gid)
+        return Attributes(ino, mode, links, *owner, 0, size, _PREFERRED_BYTES, blocks, *times)
 
     def directory_attributes(self, ino: int) -> Attributes:
         """Return a directory's attributes."""

@@ -423,15 +423,18 @@ def test_appending_and_cutting_need_staging(store: CountingStore, tmp_path: Path
 
 def test_unlinked_file_lives_on_for_who_has_it_open(store: CountingStore, kernel: Kernel) -> None:
     store.put("f", [b"content"])
-    reader = kernel.open("f")
+    reader, node = kernel.open("f"), kernel.node("f")
     assert kernel.read(reader) == b"content"
     kernel.unlink("f")
     assert kernel.read(reader) == b"content"
+    assert run(kernel.filesystem.getattr(node)).nlink == 0
     kernel.close(reader)
-    writer = kernel.create("g")
+    writer, node = kernel.create("g"), kernel.node("g")
     kernel.write(writer, 0, b"nobody")
+    assert run(kernel.filesystem.getattr(node)).nlink == 1
     kernel.unlink("g")
     assert kernel.read(writer) == b"nobody"
+    assert run(kernel.filesystem.getattr(node)).nlink == 0
     kernel.close(writer)
     assert store.keys() == []
     assert errno_of(kernel.unlink, "g") == "ENOENT"
