@@ -79,7 +79,7 @@ class Prefetch:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._wanted: deque[ObjectInfo] = deque()
-        self._pending: dict[str, int] = {}  # object → blocks that are not done
+        self._pending: dict[str, int] = {}  # object that is not done → its blocks that are not
         self._current: tuple[ObjectInfo, int] | None = None
         self._threads: list[threading.Thread] = []
         self._working = 0
@@ -237,12 +237,15 @@ class Prefetch:
                 return
         except (OSError, NoRoom, MemoryError):
             self._note_error()
+            with self._lock:
+                self._pending.pop(info.key, None)  # it will not be whole
             return
         with self._lock:
             self._bytes += self._blocks.size(info, number)
-            self._pending[info.key] -= 1
-            if not self._pending[info.key]:
-                del self._pending[info.key]
+            left = self._pending.pop(info.key, 0) - 1
+            if left > 0:
+                self._pending[info.key] = left
+            elif left == 0:
                 self._objects += 1
 
     def _fetch(self, info: ObjectInfo, number: int) -> bool:
