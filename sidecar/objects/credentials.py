@@ -5,6 +5,7 @@ credentials file `credentials`, of which the profile `default` counts. None of t
 """
 
 import configparser
+import logging
 import os
 import threading
 import time
@@ -16,6 +17,7 @@ from sidecar.objects.signing import Credentials
 from sidecar.objects.store import FaultKind, StoreFault
 
 T = TypeVar("T")
+_LOG = logging.getLogger(__name__)
 _CHECK_S = 1.0
 _LOOKS = 5
 _MOST_BYTES = 64 << 10
@@ -70,7 +72,10 @@ class SecretFiles:
 
 
 class Watched(Generic[T]):
-    """What the files of a directory say at the moment: read again when they change. `directory` "": nothing."""
+    """What the files of a directory say at the moment: read again when they change. `directory` "": nothing.
+
+    Where they say nothing whole, the last that was whole is in use, and the log tells what is wrong.
+    """
 
     def __init__(
         self,
@@ -111,18 +116,15 @@ class Watched(Generic[T]):
             self._look()
             return self._found != before
 
-    @property
-    def damage(self) -> str:
-        """Return what is wrong with the files, "" if nothing: the last good ones are in use meanwhile."""
-        return self._damage
-
     def _is_old(self) -> bool:
         return self._clock() - self._checked_s >= _CHECK_S
 
     def _look(self) -> None:
+        before = self._damage
         for _ in range(_LOOKS):
             state = self._files.state()
             if state == self._state:
+                self._damage = ""
                 break
             try:
                 found = self._parse(self._files.read())
@@ -136,6 +138,8 @@ class Watched(Generic[T]):
                 self._state, self._found, self._damage, self._has_found = state, found, "", True
                 break
             self._damage = "the files are being exchanged"  # perhaps half of each
+        if self._damage not in ("", before):
+            _LOG.warning("credentials_not_usable", extra={"reason": self._damage})
         self._checked_s = self._clock()
 
 
