@@ -1,6 +1,5 @@
 """Calls to one bucket: a request made, signed, sent, repeated and understood. What reading, writing and uploads are made of."""
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
@@ -94,10 +93,6 @@ class S3Client:
         dialled = Dialled(make, lambda headers: info_of(key, headers), check_sums)
         content = Ranged(dialled, offset, buffer, etag, unless)
         return self.calls.call(self.operation("GET", key), content.request, content.got, sink=content)
-
-    def now_ns(self) -> int:
-        """Return the time."""
-        return time.time_ns()
 
     @staticmethod
     def condition_failed(refused: Refused, if_absent: bool, if_match: str) -> Refused:

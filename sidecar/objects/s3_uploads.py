@@ -1,6 +1,7 @@
 """Multipart uploads to S3."""
 
 import hashlib
+import time
 from collections.abc import Mapping, Sequence
 
 from sidecar.objects import s3_listing, xml_text
@@ -98,7 +99,7 @@ class S3Uploads:
             info = self._client.head(key)
         except StoreFault:
             info = ObjectInfo(key, size, etag, 0)
-        return info if info.etag == etag else ObjectInfo(key, size, etag, self._client.now_ns())
+        return info if info.etag == etag else ObjectInfo(key, size, etag, time.time_ns())
 
     def abort(self, key: str, upload: str) -> None:
         """Give one up."""
