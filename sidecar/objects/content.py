@@ -153,15 +153,21 @@ class Content:
 
     def set_size(self, node: Node, size: int, handle: int | None) -> Attributes:
         """Cut a file off or lengthen it. Without a handle that is open for writing it reaches the store at once."""
+        with self._volume.moves.of_file(
+            node.id
+        ):  # whoever closes it at this moment would end the draft under us
+            self._set_size(node, size, None if handle is None else self._files.get(handle))
+        return self._volume.attributes(node)
+
+    def _set_size(self, node: Node, size: int, file: OpenFile | None) -> None:
         volume = self._volume
-        file = None if handle is None else self._files.get(handle)
         draft = volume.draft(node)
         if draft is None and size == 0:
             draft = self._begin(node)
         elif draft is None:
             info = (None if file is None else file.info) or volume.version(node)
             if info.size == size:
-                return volume.attributes(node)
+                return
             draft = self._draft(node, file)
         draft.set_size(size)
         if not volume.is_writable(node):
@@ -169,7 +175,6 @@ class Content:
                 self.commit(node)
             finally:
                 self._end(node)
-        return volume.attributes(node)
 
     def _draft(self, node: Node, file: OpenFile | None) -> Draft:
         """Return the draft of a file, made of the version that is open if there is none yet."""

@@ -5,7 +5,7 @@ import os
 import stat
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import pytest
 from sidecar.directory.syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE
 from sidecar.objects.keys import Hidden
 from sidecar.objects.memory_store import MemoryStore
+from sidecar.objects.nodes import Node
 from sidecar.objects.store import Abilities, FaultKind, ObjectInfo, Page, StoreFault
 from sidecar.protocol_filesystem import ROOT, OperationAbsent
 from tests.sidecar.directory.core import run
@@ -301,6 +302,30 @@ def test_file_that_two_close_at_once_is_stored(
         list(pool.map(vars(kernel.filesystem)["_content"].release, handles))
     assert store.content("f") == b""
     assert not volume.drafting()
+
+
+def test_file_is_cut_off_while_it_is_closed(
+    store: CountingStore, kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = kernel.create("f")
+    kernel.write(handle, 0, b"0123456789")
+    volume, content = kernel.filesystem.volume, vars(kernel.filesystem)["_content"]
+    node = volume.nodes[kernel.node("f")]
+    find = volume.draft
+    closing: list[Future[None]] = []
+
+    def late(node: Node) -> Any:
+        found = find(node)
+        if not closing:
+            closing.append(pool.submit(content.release, handle))
+            wait(closing, 0.3)
+        return found
+
+    with ThreadPoolExecutor(1) as pool:
+        monkeypatch.setattr(volume, "draft", late)
+        assert content.set_size(node, 5, None).size == 5
+    closing[0].result()
+    assert store.content("f") == b"01234"
 
 
 def test_create_is_exclusive_if_it_is_asked_to_be(store: CountingStore, tmp_path: Path) -> None:
