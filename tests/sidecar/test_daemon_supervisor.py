@@ -39,7 +39,7 @@ def test_a_start_that_fails_for_want_of_descriptors_ends_the_daemon(
 ) -> None:
     """Kubelet starts it again. One that lived on and had begun nothing would keep everybody waiting for ever."""
 
-    def refuse(_: ZygoteParts) -> None:
+    def refuse(_: ZygoteParts, filesystem: str) -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     monkeypatch.setattr(ZygoteParts, "load", refuse)

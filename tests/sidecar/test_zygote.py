@@ -76,7 +76,9 @@ def test_what_it_continues_holds_until_who_serves_tells_anew(tmp_path: Path, chi
     told: list[Any] = []
     settings = SimpleNamespace(run_dir=str(tmp_path), resend=True, runtime="poll")
     loop = Loop()
-    parts: Any = SimpleNamespace(load=lambda: None, settings=settings, loop=loop, take=lambda: child)
+    parts: Any = SimpleNamespace(
+        load=lambda filesystem: None, settings=settings, loop=loop, take=lambda: child
+    )
     master: Any = SimpleNamespace(tell=lambda message, *_, **__: told.append(message))
     zygote = _zygote(0, parts, master)
     zygote.start()
