@@ -123,7 +123,11 @@ class Content:
         file = self._files[handle]
         draft = self._volume.draft(file.node)
         if draft is not None:
-            return draft.read(offset, size)
+            try:
+                return draft.read(offset, size)
+            except OSError:
+                if self._volume.draft(file.node) is draft:
+                    raise  # else it has ended meanwhile, and the store has it
         return self._reader(file).read(offset, size)
 
     def _reader(self, file: OpenFile) -> Reader:

@@ -67,8 +67,9 @@ class DraftLog:
         self.size = self._reserved = 0
 
     def close(self) -> None:
-        """Write no more."""
-        os.close(self._file)
+        """Write no more. Whoever comes late gets EBADF, and never writes to what is open in its place."""
+        file, self._file = self._file, -1
+        os.close(file)
 
     def _reserve(self) -> None:
         """Have space ahead, if there is some and the filesystem can."""

@@ -74,5 +74,6 @@ class Spool:
                     raise
 
     def close(self) -> None:
-        """Let go of it; the file stays."""
-        os.close(self._file)
+        """Let go of it; the file stays. Whoever comes late gets EBADF, and never what is open in its place."""
+        file, self._file = self._file, -1
+        os.close(file)

@@ -20,6 +20,7 @@ from sidecar.objects.store import Abilities, FaultKind, ObjectInfo, Page, StoreF
 from sidecar.protocol_filesystem import ROOT, OperationAbsent
 from tests.sidecar.directory.core import run
 from tests.sidecar.objects.core import SOMEONE, Kernel, make_kernel
+from tests.sidecar.objects.draft_places import wait_until
 
 
 class CountingStore(MemoryStore):
@@ -326,6 +327,26 @@ def test_file_is_cut_off_while_it_is_closed(
         assert content.set_size(node, 5, None).size == 5
     closing[0].result()
     assert store.content("f") == b"01234"
+
+
+def test_file_is_read_while_its_writer_closes_it(
+    store: CountingStore, kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = kernel.create("f")
+    kernel.write(writer, 0, b"0123456789")
+    reader = kernel.open("f")
+    draft = kernel.filesystem.volume.drafting()[0]
+    found = kernel.filesystem.volume.draft(draft)
+    assert found is not None
+    read = found.read
+
+    def late(offset: int, size: int) -> Any:
+        kernel.close(writer)
+        wait_until(lambda: vars(found.body.spool)["_file"] == -1)
+        return read(offset, size)
+
+    monkeypatch.setattr(found, "read", late)
+    assert kernel.read(reader) == b"0123456789"
 
 
 def test_create_is_exclusive_if_it_is_asked_to_be(store: CountingStore, tmp_path: Path) -> None:
