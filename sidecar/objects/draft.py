@@ -1,5 +1,6 @@
 """A file that is being written."""
 
+import contextlib
 import errno
 import os
 import time
@@ -71,11 +72,14 @@ class Draft:
     @property
     def is_lost(self) -> bool:
         """Whether no further attempt to commit it can work."""
-        if not isinstance(self.fault, StoreFault):
+        return self.body.state.is_lost
+
+    def _is_for_good(self, fault: OSError) -> bool:
+        if not isinstance(fault, StoreFault):
             return False
         upload = self.body.state.upload
-        is_gone = self.fault.kind is FaultKind.MISSING and upload is not None and bool(upload.gone)
-        return is_gone or self.fault.kind in _FOR_GOOD
+        is_gone = fault.kind is FaultKind.MISSING and upload is not None and bool(upload.gone)
+        return is_gone or fault.kind in _FOR_GOOD
 
     def write(self, offset: int, content: Buffer) -> int:
         """Write. Once it has returned, a successor has the bytes. Waits for uploads that are behind; EIO if they fail."""
@@ -170,6 +174,9 @@ class Draft:
                 self.fault = bare(fault)
                 self._has_looked = False
                 self._shop.count("commit_faults")
+                if self._is_for_good(fault) and not state.is_lost:
+                    with self.body.lock, contextlib.suppress(OSError):
+                        self.body.record(t="lost")
                 raise
             self.fault = None
             self._modified_ns = info.modified_ns

@@ -43,7 +43,7 @@ class Attempt:
 
 @dataclass(slots=True)
 class DraftState:
-    """One draft. `is_changed`: written to since the last commit. `is_new`: the store has not heard that it was made or emptied."""
+    """One draft. `is_lost`: the last commit failed for good. `is_changed`: written to since the last commit. `is_new`: the store has not heard that it was made or emptied."""
 
     node_id: int
     key: str
@@ -63,6 +63,7 @@ class DraftState:
     attempts: list[Attempt] = field(default_factory=list)
     is_discarded: bool = False
     is_dropped: bool = False
+    is_lost: bool = False
     abandoned_s: float = 0.0
 
     @property
@@ -139,7 +140,7 @@ class DraftState:
         self.size = 0
         self.is_edit = False
         self.is_exclusive = record["exclusive"]
-        self.is_changed, self.is_new = False, True
+        self.is_changed, self.is_new, self.is_lost = False, True, False
         self.upload = None
         self._differ()
 
@@ -176,7 +177,7 @@ class DraftState:
         self.local = Ranges((start, end) for start, end in record["kept"])
         self.upload = None
         self.attempts.clear()
-        self.is_changed = self.is_new = self.is_exclusive = False
+        self.is_changed = self.is_new = self.is_exclusive = self.is_lost = False
 
     def _on_adopted(self, record: Record) -> None:
         """The object is what this draft was at an earlier attempt: go on from there."""
@@ -188,13 +189,16 @@ class DraftState:
             self.upload = None
         self.attempts.clear()
         self.is_edit = self.is_edit or self.is_exclusive
-        self.is_exclusive = self.is_new = False
+        self.is_exclusive = self.is_new = self.is_lost = False
 
     def _on_discarded(self, record: Record) -> None:
         self.is_discarded = True
 
     def _on_abandoned(self, record: Record) -> None:
         self.abandoned_s = record["at"]
+
+    def _on_lost(self, record: Record) -> None:
+        self.is_lost = True
 
     def _on_dropped(self, record: Record) -> None:
         self.is_dropped = True
@@ -253,6 +257,7 @@ class DraftState:
             "attempts": [(one.tag, one.made, one.size, one.is_current) for one in self.attempts],
             "discarded": self.is_discarded,
             "dropped": self.is_dropped,
+            "lost": self.is_lost,
             "abandoned": self.abandoned_s,
         }
 
@@ -321,6 +326,7 @@ def _parse(record: Record) -> DraftState:
         attempts=[Attempt(*one) for one in record["attempts"]],
         is_discarded=record["discarded"],
         is_dropped=record["dropped"],
+        is_lost=record["lost"],
         abandoned_s=record["abandoned"],
     )
 

@@ -72,6 +72,7 @@ def test_replay_of_records_and_of_a_snapshot_are_the_live_state() -> None:
     live(t="changed")
     live(t="size", to=7500)
     live(t="adopted", base=ObjectInfo("a", 9000, "v2", 8), end=7500, tag="u")
+    live(t="lost")
     live(t="committing", tag="w", size=7500)
     live(t="committed", base=ObjectInfo("a", 7500, "v3", 9), kept=[[7000, 7500]], tag="w")
     live(t="moved", key="b", base=ObjectInfo("b", 7500, "v4", 9))

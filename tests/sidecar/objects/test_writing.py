@@ -180,8 +180,11 @@ def test_exclusive_create_fails_if_somebody_was_quicker_and_keeps_the_content(tm
         assert raised.value.errno == errno.EEXIST
     assert draft.read(0, 10) == b"ours"
     assert draft.is_lost
+    [successor] = make_drafts(store, tmp_path).resume()
+    assert successor.is_lost
     store.delete("a")
     draft.commit()
+    assert not make_drafts(store, tmp_path).resume()[0].is_lost
     assert store.content("a") == b"ours"
 
 
