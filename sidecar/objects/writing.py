@@ -61,7 +61,9 @@ class Drafts:
 
         Nothing has to be staged of an object that is empty.
         """
-        draft = self.of(node_id) or self._readopt(node_id, key)
+        draft = self.of(node_id)
+        if draft is None:
+            draft, info = self._readopt(node_id, key, info)
         if draft is not None:
             return draft
         if info.size and not self._shop.staging.is_on:
@@ -229,13 +231,22 @@ class Drafts:
             self._drafts[state.node_id] = draft
             draft.catch_up()
 
-    def _readopt(self, node_id: int, key: str) -> Draft | None:
+    def _readopt(self, node_id: int, key: str, info: ObjectInfo) -> tuple[Draft | None, ObjectInfo]:
+        """Return what was to be committed there, if it still is, and the version that there is."""
         with self._lock:
-            draft = self._abandoned.pop(key, None)
-            if draft is not None:
-                draft.rebind(node_id)
-                self._drafts[node_id] = draft
-            return draft
+            draft = self._abandoned.get(key)
+        if draft is None:
+            return None, info
+        with contextlib.suppress(OSError):
+            info = draft.commit()
+        self._settle(key, draft)  # committed, or never to be: somebody has written since
+        with self._lock:
+            if self._abandoned.get(key) is not draft:
+                return None, info
+            del self._abandoned[key]
+            draft.rebind(node_id)
+            self._drafts[node_id] = draft
+            return draft, info
 
     def _tell_lost(self, key: str, size: int, reason: str) -> None:
         self._shop.count("files_lost")

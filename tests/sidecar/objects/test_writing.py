@@ -393,6 +393,24 @@ def test_another_connection_clears_up_what_was_open_and_commits_what_was_closed(
     assert [vars(one)["key"] for one in caplog.records if one.getMessage() == "lose_written_file"] == ["open"]
 
 
+def test_abandoned_edit_is_not_joined_once_somebody_has_written(tmp_path: Path) -> None:
+    store = MuchStore()
+    drafts = make_drafts(store, tmp_path, staging_bytes=1000)
+    for number, key in enumerate("ab"):
+        draft = drafts.edit(number, key, store.put(key, [b"before"]))
+        draft.write(0, b"BE")
+        store.faults["put"] = [fault(FaultKind.SERVER)]
+        with pytest.raises(StoreFault):
+            draft.commit()
+        drafts.forget(number)
+    newer = store.put("a", [b"newer"])
+    for number, key, content in ((7, "a", b"newer!"), (8, "b", b"BEfore!")):
+        edit = drafts.edit(number, key, newer)
+        edit.write(edit.size, b"!")
+        edit.commit()
+        assert store.content(key) == content
+
+
 def test_finish_commits_all_there_is(tmp_path: Path) -> None:
     store = MuchStore()
     drafts = make_drafts(store, tmp_path)
