@@ -247,7 +247,11 @@ class Content:
     def must_finish(self, handle: int) -> bool:
         """Tell whether a release has anything to wait for."""
         file = self._files.get(handle)
-        return file is not None and file.is_writable
+        return file is not None and self._may_end(file)
+
+    def _may_end(self, file: OpenFile) -> bool:
+        """Tell whether a file's draft may end with a handle: one that only reads may have made the file, or emptied it."""
+        return file.is_writable or self._volume.draft(file.node) is not None
 
     def release(self, handle: int) -> None:
         """Close a file. With the last one that is open for writing its draft ends."""
@@ -256,7 +260,7 @@ class Content:
             self._files.remove(handle)
             return
         node = file.node
-        if file.is_writable:
+        if self._may_end(file):
             # Of two that close at once each would leave it to the other.
             with self._volume.moves.of_file(node.id):
                 if not any(one.is_writable for one in self._files.of(node.id) if one is not file):

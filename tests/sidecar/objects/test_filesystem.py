@@ -349,6 +349,22 @@ def test_file_is_read_while_its_writer_closes_it(
     assert kernel.read(reader) == b"0123456789"
 
 
+@pytest.mark.parametrize("flags", [os.O_CREAT, os.O_TRUNC])
+def test_file_that_is_made_or_emptied_without_being_written_to_is_stored(
+    store: CountingStore, kernel: Kernel, flags: int
+) -> None:
+    if flags == os.O_TRUNC:
+        store.put("f", [b"content"])
+        handle = kernel.open("f", os.O_RDONLY | flags)
+    else:  # as `flock` makes its file
+        opened, _ = run(kernel.filesystem.create(ROOT, b"f", 0o644, os.O_RDONLY | flags, SOMEONE))
+        handle = opened.handle
+    assert kernel.read(handle) == b""
+    kernel.close(handle)
+    assert store.content("f") == b""
+    assert not kernel.filesystem.volume.drafting()
+
+
 def test_create_is_exclusive_if_it_is_asked_to_be(store: CountingStore, tmp_path: Path) -> None:
     kernel = make_kernel(store, tmp_path, missing_timeout_s=100)
     store.put("f", [b"x"])
