@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from sidecar.objects.blocks import version_of
 from sidecar.objects.cache_volume import CacheVolume
-from sidecar.objects.store import FaultKind, ObjectInfo, ObjectStore, StoreFault
+from sidemount.stores.store import FaultKind, ObjectInfo, ObjectStore, StoreFault
 
 _GONE = frozenset({FaultKind.CHANGED, FaultKind.MISSING, FaultKind.RANGE})
 

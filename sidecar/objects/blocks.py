@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from sidecar.objects.block_memory import Block, BlockBuffer, BlockMemory
-from sidecar.objects.store import FaultKind, ObjectInfo, StoreFault
+from sidemount.stores.store import FaultKind, ObjectInfo, StoreFault
 
 BlockKey = tuple[str, str, int]  # key of the object, its version, number of the block
 Load = Callable[[ObjectInfo, int, memoryview], None]

@@ -8,15 +8,15 @@ from dataclasses import replace
 
 from sidecar.filesystems import Surroundings
 from sidecar.objects.filesystem import ObjectsFilesystem
-from sidecar.objects.opening import open_store
 from sidecar.objects.places import Places
 from sidecar.objects.settings import ObjectsSettings, parse_settings
-from sidecar.objects.store import StoreFault
 from sidecar.protocol import FilesystemOperations, ProtocolSettings
 from sidecar.takeover.memory import Memory
 from sidemount.host.own_descriptors import raise_descriptor_limit
 from sidemount.model.errors import HostFailure, InvalidRequest
 from sidemount.model.mountspec import MountSpec
+from sidemount.stores.opening import open_store
+from sidemount.stores.store import StoreFault
 
 _LOG = logging.getLogger(__name__)
 _MEMORY_SHARE = 3  # of what the process may have at all, for the cache

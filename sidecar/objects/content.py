@@ -13,10 +13,10 @@ from sidecar.objects.draft import Draft
 from sidecar.objects.handles import OpenFile, flags_in
 from sidecar.objects.nodes import Node, stale
 from sidecar.objects.reading import Reader
-from sidecar.objects.store import FaultKind, ObjectInfo, StoreFault
 from sidecar.objects.volume import Volume
 from sidecar.protocol_filesystem import Attributes, Opened
 from sidecar.takeover import operation
+from sidemount.stores.store import FaultKind, ObjectInfo, StoreFault
 
 
 class Content:

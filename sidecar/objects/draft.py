@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from sidecar.objects.draft_body import DraftBody
 from sidecar.objects.draft_commit import DraftCommit
 from sidecar.objects.draft_parts import DraftParts, bare
-from sidecar.objects.store import Buffer, FaultKind, ObjectInfo, StoreFault
 from sidecar.objects.upload_layout import LARGEST_OBJECT
+from sidemount.stores.store import Buffer, FaultKind, ObjectInfo, StoreFault
 
 _FOR_GOOD = (FaultKind.EXISTS, FaultKind.CHANGED, FaultKind.TOO_LARGE, FaultKind.UNSUPPORTED)
 

@@ -13,8 +13,8 @@ from sidecar.objects.draft_log import DraftLog, Record
 from sidecar.objects.draft_state import DraftState
 from sidecar.objects.draft_workshop import Workshop
 from sidecar.objects.spool import Spool
-from sidecar.objects.store import Buffer, ObjectInfo
 from sidecar.objects.upload_layout import Layout
+from sidemount.stores.store import Buffer, ObjectInfo
 
 _LOG_BYTES = 256 << 10  # a log is not rewritten before it is as long
 _CHUNK = 8 << 20

@@ -5,7 +5,7 @@ import errno
 from sidecar.objects.draft_body import DraftBody
 from sidecar.objects.draft_parts import BegunAgain, DraftParts
 from sidecar.objects.draft_state import Attempt
-from sidecar.objects.store import FaultKind, ObjectInfo, StoreFault
+from sidemount.stores.store import FaultKind, ObjectInfo, StoreFault
 
 _ROUNDS = 4  # of an attempt that finds out why it cannot work, and changes that
 _MOST_KEPT = 1000

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from sidecar.objects.draft_body import DraftBody
 from sidecar.objects.draft_state import Upload
-from sidecar.objects.store import FaultKind, Part, StoreFault
 from sidecar.objects.upload_layout import Span
+from sidemount.stores.store import FaultKind, Part, StoreFault
 
 
 class BegunAgain(StoreFault):

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from sidecar.objects.draft_log import Record
 from sidecar.objects.draft_ranges import Ranges
-from sidecar.objects.store import ObjectInfo, Part
 from sidecar.objects.upload_layout import Layout, Span
+from sidemount.stores.store import ObjectInfo, Part
 
 FORMAT = 1  # of the log, and of the rule of `upload_layout` that it goes by: another one's logs cannot be gone on with
 _MOST_ATTEMPTS = 16

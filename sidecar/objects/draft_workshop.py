@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 from sidecar.objects.settings import ObjectsSettings
 from sidecar.objects.staging import Staging
-from sidecar.objects.store import ObjectStore
 from sidecar.objects.upload_leftovers import UploadLeftovers
 from sidecar.objects.upload_pool import UploadPool, Window
+from sidemount.stores.store import ObjectStore
 
 _SMALL = 1 << 20  # contents up to this size are not counted
 _LARGEST = 32 << 20  # whatever the size of parts: what is larger is read as it is sent

@@ -30,7 +30,6 @@ from sidecar.objects.reading import Reading
 from sidecar.objects.removal import Removal
 from sidecar.objects.renaming import Renaming
 from sidecar.objects.settings import ObjectsSettings
-from sidecar.objects.store import ObjectStore, StoreFault
 from sidecar.objects.tree import Tree
 from sidecar.objects.volume import Volume
 from sidecar.objects.writing import Drafts
@@ -48,6 +47,7 @@ from sidecar.takeover.drain import Drained
 from sidecar.takeover.journal import Step
 from sidecar.takeover.leftovers import sweep
 from sidecar.takeover.memory import Inheritance, Memory
+from sidemount.stores.store import ObjectStore, StoreFault
 
 T = TypeVar("T")
 

@@ -8,9 +8,9 @@ from typing import Generic, Protocol, TypeVar
 
 from sidecar.objects.nodes import Node
 from sidecar.objects.reading import Reader
-from sidecar.objects.store import ObjectInfo
 from sidecar.takeover.handle_ledger import HandleLedger
 from sidecar.takeover.journal import Step
+from sidemount.stores.store import ObjectInfo
 
 DIRECTORY_TRAITS = 1 << 32
 _FLAGS = (1 << 32) - 1

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from sidecar.objects.keys import above_of, prefix_of
-from sidecar.objects.store import ObjectInfo
+from sidemount.stores.store import ObjectInfo
 
 MOST_FACTS = 1 << 15
 _MOST_SIZES = 1024

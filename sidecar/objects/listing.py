@@ -18,8 +18,8 @@ from typing import NamedTuple
 from sidecar.objects.keys import Hidden, above_of, ino_of, name_in, path_of
 from sidecar.objects.known import Fact
 from sidecar.objects.metrics import Metrics
-from sidecar.objects.store import ObjectInfo, Page
 from sidecar.objects.tree import Tree
+from sidemount.stores.store import ObjectInfo, Page
 
 PAGE_AT = 20  # bits of a position that count entries of one page
 OWN = "\0"  # the token of the page that the store knows nothing of: dots, and what we have made and it does not have yet

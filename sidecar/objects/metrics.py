@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 
 from sidecar.objects.keys import Hidden
-from sidecar.objects.store import StoreFault
+from sidemount.stores.store import StoreFault
 
 _LOG = logging.getLogger(__name__)
 _MOST_PREFIXES = 1024

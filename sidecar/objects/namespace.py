@@ -10,11 +10,11 @@ from sidecar.directory.names import single
 from sidecar.objects.handles import OpenFile
 from sidecar.objects.known import Fact
 from sidecar.objects.nodes import Node, stale
-from sidecar.objects.store import FaultKind, StoreFault
 from sidecar.objects.volume import Volume
 from sidecar.protocol_filesystem import Entry
 from sidecar.takeover.journal import Step
 from sidecar.takeover.operation import CREATE, MKDIR, MKNOD
+from sidemount.stores.store import FaultKind, StoreFault
 
 _TAG_BITS = 128
 

@@ -19,7 +19,7 @@ from sidecar.objects.blocks import Blocks, NoRoom
 from sidecar.objects.cache_volume import CacheVolume
 from sidecar.objects.prefetch_globs import Glob, parse_globs
 from sidecar.objects.settings import ObjectsSettings
-from sidecar.objects.store import FaultKind, ObjectInfo, ObjectStore, Page, StoreFault
+from sidemount.stores.store import FaultKind, ObjectInfo, ObjectStore, Page, StoreFault
 
 _LOG = logging.getLogger(__name__)
 _MOST_WORKERS = 4

@@ -9,7 +9,7 @@ from sidecar.objects.block_source import BlockSource
 from sidecar.objects.blocks import BlockKey, Blocks, NoRoom, version_of
 from sidecar.objects.read_ahead import Advice, Shares, Streams
 from sidecar.objects.read_ahead_threads import ReadAheadThreads
-from sidecar.objects.store import ObjectInfo
+from sidemount.stores.store import ObjectInfo
 
 START = -1  # number of what an open has fetched of a large object: less than its first block
 

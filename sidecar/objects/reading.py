@@ -14,7 +14,7 @@ from sidecar.objects.read_ahead_threads import ReadAheadThreads
 from sidecar.objects.reader import Reader, ReaderParts
 from sidecar.objects.reading_at_open import ReadingAtOpen
 from sidecar.objects.settings import ObjectsSettings
-from sidecar.objects.store import ObjectInfo, ObjectStore
+from sidemount.stores.store import ObjectInfo, ObjectStore
 
 __all__ = ["ReadStatistics", "Reader", "Reading"]
 

@@ -13,7 +13,7 @@ from sidecar.objects.block_source import BlockSource
 from sidecar.objects.blocks import Blocks, version_of
 from sidecar.objects.cache_volume import CacheVolume
 from sidecar.objects.reader import START
-from sidecar.objects.store import FaultKind, ObjectInfo, ObjectStore, StoreFault
+from sidemount.stores.store import FaultKind, ObjectInfo, ObjectStore, StoreFault
 
 _START_BYTES = 128 << 10
 _REMEMBERED = 20_000

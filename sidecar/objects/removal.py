@@ -7,9 +7,9 @@ from sidecar.directory.names import single
 from sidecar.objects.handles import mark_of
 from sidecar.objects.keys import is_beneath
 from sidecar.objects.nodes import Node
-from sidecar.objects.store import FaultKind, ObjectInfo, StoreFault
 from sidecar.objects.volume import Volume
 from sidecar.takeover.operation import RMDIR, UNLINK
+from sidemount.stores.store import FaultKind, ObjectInfo, StoreFault
 
 
 class Removal:

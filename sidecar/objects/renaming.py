@@ -20,10 +20,10 @@ from sidecar.objects.keys import KEY_MAX_BYTES, is_beneath
 from sidecar.objects.known import Fact
 from sidecar.objects.nodes import Node, stale
 from sidecar.objects.removal import Removal
-from sidecar.objects.store import FaultKind, ObjectInfo, StoreFault
 from sidecar.objects.volume import Volume
 from sidecar.takeover import operation
 from sidecar.takeover.journal import Step
+from sidemount.stores.store import FaultKind, ObjectInfo, StoreFault
 
 _FILE, _DIRECTORY = 1, 2  # in a step: what is renamed, and that the target was seen to be free for it
 _NODE_AT = 64

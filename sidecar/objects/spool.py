@@ -6,8 +6,8 @@ import mmap
 import os
 
 from sidecar.directory.syscalls import filesystem_type
-from sidecar.objects.store import Buffer
 from sidecar.takeover.mapping import give_back
+from sidemount.stores.store import Buffer
 
 _TMPFS = 0x01021994  # <linux/magic.h>
 

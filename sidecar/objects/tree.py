@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from sidecar.objects.keys import Hidden, above_of, is_beneath, key_of, name_in, path_of, prefix_of
 from sidecar.objects.known import Fact, Known
 from sidecar.objects.metrics import Metrics
-from sidecar.objects.store import FaultKind, ObjectInfo, ObjectStore, StoreFault
+from sidemount.stores.store import FaultKind, ObjectInfo, ObjectStore, StoreFault
 
 _ASKERS = 8
 _MOST_KEPT = 1 << 14

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from sidecar.objects.draft_log import DraftLog, Record, read_log
-from sidecar.objects.store import FaultKind, ObjectStore, StoreFault
+from sidemount.stores.store import FaultKind, ObjectStore, StoreFault
 
 _log = logging.getLogger(__name__)
 _DOUBT_S = 3600.0

@@ -13,11 +13,11 @@ from sidecar.objects.moves import Moves
 from sidecar.objects.nodes import Node, NodeTable, stale
 from sidecar.objects.reading import Reading
 from sidecar.objects.settings import ObjectsSettings
-from sidecar.objects.store import ObjectInfo, ObjectStore
 from sidecar.objects.tree import Tree
 from sidecar.objects.writing import Drafts
 from sidecar.protocol_filesystem import Attributes, Entry
 from sidecar.takeover.journal import Journal
+from sidemount.stores.store import ObjectInfo, ObjectStore
 
 _BLOCK = 512  # of st_blocks
 _PREFERRED_BYTES = 1 << 16

@@ -16,8 +16,8 @@ from sidecar.objects.draft_state import FORMAT, begun, replay
 from sidecar.objects.draft_workshop import Workshop
 from sidecar.objects.settings import ObjectsSettings
 from sidecar.objects.spool import Spool
-from sidecar.objects.store import ObjectInfo, ObjectStore
 from sidecar.objects.upload_leftovers import UploadLeftovers
+from sidemount.stores.store import ObjectInfo, ObjectStore
 
 _log = logging.getLogger(__name__)
 _LOG, _SPOOL = ".log", ".spool"

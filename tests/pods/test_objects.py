@@ -19,9 +19,9 @@ from e2e.servers.fixtures import seaweedfs_server as seaweedfs_server
 from e2e.servers.process import LOOPBACK
 from e2e.servers.s3_place import S3Place
 from e2e.tests import trainer
-from sidecar.objects.opening import open_store
 from sidecar.objects.settings import ObjectsSettings
-from sidecar.objects.store import ObjectStore
+from sidemount.stores.opening import open_store
+from sidemount.stores.store import ObjectStore
 from tests.host.mount_node import eventually
 from tests.pods.conftest import MakeStage
 from tests.pods.manifests import NAMESPACE, Json, driver_class, mount, pod, program
@@ -147,4 +147,5 @@ def test_a_training_pod_sees_no_death_and_no_outage(
         content = bytearray(trainer.SHARD_BYTES)
         assert bucket.get(f"shard-{number}", 0, memoryview(content)).size == found[f"shard-{number}"]
         assert hashlib.sha256(content).digest() == hashlib.sha256(trainer.shard(number)).digest()
-    assert bucket.uploads("") == []
+    # One whose id was on its way to a process that was killed is ended an hour later; nothing is in it.
+    assert not [parts for key, upload, _ in bucket.uploads("") if (parts := bucket.parts(key, upload))]

@@ -7,9 +7,9 @@ from typing import Any
 from sidecar.objects.filesystem import ObjectsFilesystem
 from sidecar.objects.places import Places
 from sidecar.objects.settings import ObjectsSettings
-from sidecar.objects.store import ObjectStore
 from sidecar.protocol_filesystem import ROOT, Attributes, Changes, Entry
 from sidecar.takeover.memory import Memory
+from sidemount.stores.store import ObjectStore
 from tests.sidecar.directory.core import Shelf, Someone, at_once, run
 
 SOMEONE = Someone()

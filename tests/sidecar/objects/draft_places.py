@@ -5,10 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sidecar.objects.memory_store import MemoryStore
 from sidecar.objects.settings import ObjectsSettings
-from sidecar.objects.store import ObjectStore
 from sidecar.objects.writing import Drafts
+from sidemount.stores.memory_store import MemoryStore
+from sidemount.stores.store import ObjectStore
 
 PART = 1024
 

@@ -5,9 +5,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from sidecar.objects.memory_store import MemoryStore
 from sidecar.objects.settings import ObjectsSettings
-from sidecar.objects.store import FaultKind, Got, ObjectInfo, Page, StoreFault
+from sidemount.stores.memory_store import MemoryStore
+from sidemount.stores.store import FaultKind, Got, ObjectInfo, Page, StoreFault
 
 KIB = 1 << 10
 BLOCK = 64 * KIB

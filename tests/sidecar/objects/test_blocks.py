@@ -7,7 +7,7 @@ import pytest
 
 from sidecar.objects.block_memory import Block, BlockMemory, fitting_block_bytes
 from sidecar.objects.blocks import Blocks, NoRoom
-from sidecar.objects.store import FaultKind, ObjectInfo, StoreFault
+from sidemount.stores.store import FaultKind, ObjectInfo, StoreFault
 from tests.sidecar.objects.scripted_store import BLOCK, until
 
 INFO = ObjectInfo("key", 1000 * BLOCK, "etag", 0)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from sidecar.objects.deleting import delete_each
-from sidecar.objects.faults import fault
-from sidecar.objects.store import FaultKind, StoreFault
+from sidemount.stores.deleting import delete_each
+from sidemount.stores.faults import fault
+from sidemount.stores.store import FaultKind, StoreFault
 
 
 @pytest.mark.parametrize(("kind", "least", "most"), [(FaultKind.DENIED, 100, 100), (FaultKind.TIMEOUT, 1, 8)])

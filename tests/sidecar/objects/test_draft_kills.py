@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 from sidecar.objects import upload_leftovers
-from sidecar.objects.local_store import LocalStore
-from sidecar.objects.store import ObjectStore
 from sidecar.objects.writing import Drafts
+from sidemount.stores.local_store import LocalStore
+from sidemount.stores.store import ObjectStore
 from tests.sidecar.objects.draft_places import PART, make_drafts, pattern, wait_until
-from tests.sidecar.objects.kinds import kind_of
 from tests.sidecar.takeover.processes import child_that_dies, die
+from tests.stores.kinds import kind_of
 
 NODE, KEY = 7, "place/file"
 MIB = 1 << 20

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from sidecar.objects.draft import Draft
-from sidecar.objects.store import FaultKind, StoreFault
 from sidecar.objects.writing import Drafts
+from sidemount.stores.store import FaultKind, StoreFault
 from tests.sidecar.objects.draft_places import PART, MuchStore, make_drafts, wait_until
 
 KINDS = (FaultKind.TIMEOUT, FaultKind.RESET, FaultKind.SERVER, FaultKind.THROTTLED)

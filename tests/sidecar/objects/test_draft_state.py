@@ -8,7 +8,7 @@ import pytest
 
 from sidecar.objects.draft_log import DraftLog, read_log
 from sidecar.objects.draft_state import DraftState, begun, replay
-from sidecar.objects.store import ObjectInfo
+from sidemount.stores.store import ObjectInfo
 
 
 def test_torn_end_of_a_log_is_cut_off_and_the_log_goes_on(tmp_path: Path) -> None:

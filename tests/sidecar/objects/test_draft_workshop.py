@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from sidecar.objects.draft_workshop import Workshop
-from sidecar.objects.retries import Refusal, Refused
 from sidecar.objects.settings import ObjectsSettings
-from sidecar.objects.store import FaultKind, StoreFault
+from sidemount.stores.retries import Refusal, Refused
+from sidemount.stores.store import FaultKind, StoreFault
 from tests.sidecar.objects.draft_places import PART, MuchStore, make_drafts
 
 

@@ -14,10 +14,10 @@ import pytest
 
 from sidecar.directory.syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE
 from sidecar.objects.keys import Hidden
-from sidecar.objects.memory_store import MemoryStore
 from sidecar.objects.nodes import Node
-from sidecar.objects.store import Abilities, FaultKind, ObjectInfo, Page, StoreFault
 from sidecar.protocol_filesystem import ROOT, OperationAbsent
+from sidemount.stores.memory_store import MemoryStore
+from sidemount.stores.store import Abilities, FaultKind, ObjectInfo, Page, StoreFault
 from tests.sidecar.directory.core import run
 from tests.sidecar.objects.core import SOMEONE, Kernel, make_kernel
 from tests.sidecar.objects.draft_places import wait_until

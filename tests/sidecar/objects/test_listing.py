@@ -11,11 +11,11 @@ from sidecar.objects.keys import Hidden
 from sidecar.objects.known import Known
 from sidecar.objects.listing import Record, Stream
 from sidecar.objects.listing_records import ListingRecords
-from sidecar.objects.memory_store import MemoryStore
 from sidecar.objects.metrics import Metrics
-from sidecar.objects.store import ObjectInfo, Page
 from sidecar.objects.tree import Tree
 from sidecar.zygote_memory import own_memory
+from sidemount.stores.memory_store import MemoryStore
+from sidemount.stores.store import ObjectInfo, Page
 from tests.sidecar.directory.core import Shelf, run
 from tests.sidecar.objects.core import Kernel, make_kernel
 

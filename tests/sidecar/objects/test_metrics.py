@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from sidecar.objects.keys import Hidden
-from sidecar.objects.memory_store import MemoryStore
 from sidecar.objects.metrics import Metrics
-from sidecar.objects.store import FaultKind, StoreFault
+from sidemount.stores.memory_store import MemoryStore
+from sidemount.stores.store import FaultKind, StoreFault
 from tests.sidecar.objects.core import make_kernel
 
 

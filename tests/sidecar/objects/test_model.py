@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sidecar.objects.local_store import LocalStore
+from sidemount.stores.local_store import LocalStore
 from tests.sidecar.takeover.stage import Stage, stage
 
 pytestmark = [pytest.mark.fuse, pytest.mark.root, pytest.mark.timeout(600)]

@@ -14,7 +14,7 @@ from sidecar.objects.cache_file import room_of
 from sidecar.objects.prefetch import PrefetchState
 from sidecar.objects.prefetch_globs import parse_globs
 from sidecar.objects.reading import Reading
-from sidecar.objects.store import FaultKind, Page
+from sidemount.stores.store import FaultKind, Page
 from tests.sidecar.objects.scripted_store import (
     BLOCK,
     Asked,

@@ -12,7 +12,7 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from sidecar.objects.reading import Reader, Reading
-from sidecar.objects.store import FaultKind, ObjectInfo, StoreFault
+from sidemount.stores.store import FaultKind, ObjectInfo, StoreFault
 from tests.sidecar.objects.scripted_store import (
     BLOCK,
     KIB,

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.objects.local_store import LocalStore
-from sidecar.objects.store import FaultKind, ObjectInfo, StoreFault
 from sidecar.protocol_filesystem import ROOT
 from sidecar.takeover import operation
 from sidecar.takeover.drain import Unanswered
 from sidecar.takeover.operation import Operation
+from sidemount.stores.local_store import LocalStore
+from sidemount.stores.store import FaultKind, ObjectInfo, StoreFault
 from tests.sidecar.directory.core import run
 from tests.sidecar.objects.test_takeover import Known, Lives, file, tree
 from tests.sidecar.takeover.processes import child_that_dies, die

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sidecar.objects.memory_store import MemoryStore
-from sidecar.objects.store import FaultKind, ObjectInfo, StoreFault
+from sidemount.stores.memory_store import MemoryStore
+from sidemount.stores.store import FaultKind, ObjectInfo, StoreFault
 from tests.sidecar.directory.core import run
 from tests.sidecar.objects.core import Kernel, make_kernel
 

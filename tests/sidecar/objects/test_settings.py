@@ -12,11 +12,11 @@ import pytest
 
 from sidecar.filesystems import build_operations
 from sidecar.objects.building import fitting
-from sidecar.objects.opening import _OPENERS
 from sidecar.objects.settings import _OPTIONS, ObjectsSettings, parse_settings
 from sidemount.model.errors import Faults, InvalidRequest, VolumeError
 from sidemount.model.mountspec import MountSpec, OptionValue
 from sidemount.model.objects_options import OBJECTS_OPTIONS, OBJECTS_SCHEMES
+from sidemount.stores.opening import _OPENERS
 
 _DOCS = Path(__file__).parents[3] / "docs" / "objects.md"
 

@@ -11,9 +11,9 @@ import pytest
 from sidecar.objects.draft import Draft
 from sidecar.objects.reading import Reading
 from sidecar.objects.settings import ObjectsSettings
-from sidecar.objects.store import ObjectInfo, ObjectStore
 from sidecar.objects.writing import Drafts
-from tests.sidecar.objects.kinds import KINDS, Kind, kind_of
+from sidemount.stores.store import ObjectInfo, ObjectStore
+from tests.stores.kinds import KINDS, Kind, kind_of
 
 pytestmark = pytest.mark.timeout(120, func_only=True)
 

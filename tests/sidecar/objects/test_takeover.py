@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 
 from sidecar.directory.syscalls import RENAME_NOREPLACE
-from sidecar.objects.local_store import LocalStore
 from sidecar.protocol_filesystem import ROOT
 from sidecar.takeover import operation
 from sidecar.takeover.drain import Drained, Unanswered
 from sidecar.takeover.operation import CREATE, MKDIR, MKNOD, OPENDIR, RMDIR, UNLINK, Operation
 from sidecar.takeover.park import Park
 from sidecar.takeover.state import State, begin_state, resume_state
+from sidemount.stores.local_store import LocalStore
 from tests.sidecar.directory.core import Shelf, run
 from tests.sidecar.directory.harness import outcome
 from tests.sidecar.objects.core import SOMEONE, Kernel, make_filesystem

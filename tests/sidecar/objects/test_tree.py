@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from sidecar.objects.known import Fact, Known
-from sidecar.objects.memory_store import MemoryStore
 from sidecar.objects.metrics import Metrics
-from sidecar.objects.store import ObjectInfo
 from sidecar.objects.tree import Tree
 from sidecar.protocol_filesystem import ROOT
+from sidemount.stores.memory_store import MemoryStore
+from sidemount.stores.store import ObjectInfo
 from tests.sidecar.directory.core import run
 from tests.sidecar.directory.harness import outcome
 from tests.sidecar.objects.core import SOMEONE, Kernel, make_kernel

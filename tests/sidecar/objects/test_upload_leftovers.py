@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from sidecar.objects import upload_leftovers
-from sidecar.objects.store import FaultKind, StoreFault
 from sidecar.objects.upload_leftovers import UploadLeftovers
+from sidemount.stores.store import FaultKind, StoreFault
 from tests.sidecar.objects.draft_places import MuchStore
 
 

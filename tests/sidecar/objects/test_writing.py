@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sidecar.objects.draft import Draft
-from sidecar.objects.store import FaultKind, ObjectInfo, StoreFault
+from sidemount.stores.store import FaultKind, ObjectInfo, StoreFault
 from tests.sidecar.objects.draft_places import PART, MuchStore, make_drafts, pattern, wait_until
 from tests.sidecar.takeover.processes import in_small_tmpfs
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from sidecar.objects.settings import ObjectsSettings
-from sidecar.objects.store import ObjectStore, StoreFault
 from sidecar.objects.writing import Drafts
+from sidemount.stores.store import ObjectStore, StoreFault
 from tests.sidecar.objects.draft_places import wait_until
-from tests.sidecar.objects.kinds import KINDS, kind_of
+from tests.stores.kinds import KINDS, kind_of
 
 pytestmark = pytest.mark.timeout(240, func_only=True)
 

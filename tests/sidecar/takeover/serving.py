@@ -20,7 +20,6 @@ from sidecar.daemon_session import FuseSession, keep_buffers_in_memory, make_buf
 from sidecar.directory.listing import Directories
 from sidecar.directory.store import Store
 from sidecar.filesystems import Succession, build_operations
-from sidecar.objects.local_store import LocalStore
 from sidecar.poll_runtime import PollRuntime
 from sidecar.takeover import leftovers, shared_ledger, state
 from sidecar.takeover.drain import Drained, drain, requeue
@@ -30,6 +29,7 @@ from sidecar.takeover.park import Park
 from sidecar.takeover.shared_journal import SharedStep
 from sidecar.takeover.table import Table, load_table
 from sidemount.model.mountspec import MountSpec
+from sidemount.stores.local_store import LocalStore
 from tests.sidecar.directory.daemon import drop_to
 from tests.sidecar.takeover.absent_pages import AbsentPages
 
