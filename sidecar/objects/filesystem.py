@@ -85,11 +85,13 @@ class ObjectsFilesystem:
         self._content = Content(volume)
         self._namespace = Namespace(volume)
         self._removal = Removal(volume)
-        self._renaming = Renaming(volume, self._content, self._removal, self._copiers)
+        self._patience = Patience(lambda: memory.on_waiting())
+        self._renaming = Renaming(
+            volume, self._content, self._removal, self._copiers, self._patience.progress
+        )
         self.directories = Directories(
             volume, self._namespace.interest, memory.handles, ListingRecords(places.listings), self._pagers
         )
-        self._patience = Patience(lambda: memory.on_waiting())
         memory.ledger.follow(volume.nodes)
         memory.journal.untold = self._close_untold
         if memory.inheritance is None:

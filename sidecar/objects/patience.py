@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 _TICK_S = 1.0
-_LONGEST_S = 900.0  # a directory's worth of copies; whoever takes longer hangs
+_LONGEST_S = 900.0  # longer than any call to a store may take
 
 
 class Patience:
@@ -16,11 +16,16 @@ class Patience:
         self._tell = tell
         self._begun: dict[int, float] = {}
         self._next = 0
+        self._progressed_s = 0.0
         self._any = threading.Event()
 
     def begin(self) -> None:
         """Begin to look."""
         threading.Thread(target=self._look, name="patience", daemon=True).start()
+
+    def progress(self) -> None:
+        """Note that an operation of many calls has come further: it may take longer than any call. For any thread."""
+        self._progressed_s = time.monotonic()
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -43,5 +48,6 @@ class Patience:
             if begun:
                 self._any.set()
             now = time.monotonic()
-            if any(_TICK_S / 2 < now - at < _LONGEST_S for at in begun):
+            progressed_s = self._progressed_s
+            if any(at < now - _TICK_S / 2 and now - max(at, progressed_s) < _LONGEST_S for at in begun):
                 self._tell()

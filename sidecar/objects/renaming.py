@@ -7,7 +7,7 @@ is asked again, carries on: a copy that is made twice is the same copy.
 import errno
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -39,13 +39,21 @@ class Place(NamedTuple):
 
 
 class Renaming:
-    """Renames files and directories of one volume. `copiers` runs copies side by side."""
+    """Renames files and directories of one volume. `copiers` runs copies side by side; each that is done is told to `progress`."""
 
-    def __init__(self, volume: Volume, content: Content, removal: Removal, copiers: Executor) -> None:
+    def __init__(
+        self,
+        volume: Volume,
+        content: Content,
+        removal: Removal,
+        copiers: Executor,
+        progress: Callable[[], None],
+    ) -> None:
         self._volume = volume
         self._content = content
         self._removal = removal
         self._copiers = copiers
+        self._progress = progress
 
     def rename(self, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int) -> None:
         """Rename, with NOREPLACE; any other flag is EINVAL."""
@@ -243,6 +251,7 @@ class Renaming:
                     return
                 has_failed.set()
                 raise
+            self._progress()
 
         futures = [self._copiers.submit(copy, info, key) for info, key in targets]
         faults = [fault for future in futures if (fault := future.exception()) is not None]

@@ -130,11 +130,24 @@ class Drafts:
         """Commit everything, for nobody will any more; return whether all was, by the time `until` of the monotonic clock."""
         with self._lock:
             drafts = [*self._drafts.values(), *self._abandoned.values()]
-        for draft in drafts:
-            if time.monotonic() >= until:
-                break
-            with contextlib.suppress(OSError):
-                draft.commit()
+        left = iter(drafts)
+
+        def commit() -> None:
+            for draft in left:
+                if time.monotonic() >= until:
+                    return
+                with contextlib.suppress(OSError):
+                    draft.commit()
+
+        # Side by side, or one that waits for its store would leave no time for the others.
+        threads = [
+            threading.Thread(target=commit, name="finish", daemon=True)
+            for _ in range(min(len(drafts), self._settings.uploading))
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(min(max(until - time.monotonic(), 0.0), threading.TIMEOUT_MAX))
         return not any(draft.is_pending for draft in drafts)
 
     def statistics(self) -> dict[str, int]:

@@ -47,6 +47,18 @@ def test_keeper_hears_of_what_begins_while_nothing_is_seen() -> None:
         assert told.wait(20)
 
 
+def test_what_comes_further_does_not_hang_however_long_it_takes() -> None:
+    vars(patience)["_LONGEST_S"] = 0.3
+    told = threading.Event()
+    waiting = Patience(told.set)
+    waiting.begin()
+    with waiting.waiting():
+        threading.Event().wait(0.5)
+        told.clear()
+        waiting.progress()
+        assert told.wait(20)
+
+
 def test_what_waits_too_long_hangs() -> None:
     vars(patience)["_LONGEST_S"] = 0.0
     told = threading.Event()

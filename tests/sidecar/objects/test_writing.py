@@ -6,6 +6,7 @@ import threading
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -420,6 +421,29 @@ def test_finish_commits_all_there_is(tmp_path: Path) -> None:
     assert not drafts.finish(time.monotonic() + 20)
     assert drafts.finish(time.monotonic() + 20)
     assert [store.content(key) for key in "abc"] == [pattern(3 * PART)] * 3
+
+
+def test_one_commit_that_waits_for_its_store_leaves_time_for_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = MuchStore()
+    drafts = make_drafts(store, tmp_path)
+    for number, key in enumerate("abc"):
+        drafts.create(number, key, exclusive=False).write(0, b"content")
+    is_over, put = threading.Event(), store.put
+
+    def put_slowly(key: str, *arguments: Any, **conditions: Any) -> ObjectInfo:
+        if key == "a":
+            is_over.wait(30)
+        return put(key, *arguments, **conditions)
+
+    monkeypatch.setattr(store, "put", put_slowly)
+    try:
+        assert not drafts.finish(time.monotonic() + 1)
+        assert [store.content(key) for key in "bc"] == [b"content"] * 2
+    finally:
+        is_over.set()
+    assert drafts.finish(time.monotonic() + 20)
 
 
 def test_late_commit_does_not_undo_what_was_written_since(
