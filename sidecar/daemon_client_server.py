@@ -97,8 +97,11 @@ class ClientServer:
 
     def check(self) -> None:
         """See whether there is still something to serve."""
-        if self._device >= 0 and is_connection_gone(self._device):
+        if self._is_unmounted():
             self._master.finish()
+
+    def _is_unmounted(self) -> bool:
+        return self._device >= 0 and is_connection_gone(self._device)
 
     def on_stale(self) -> None:
         """End a program whose own mount is not there any more; only a new one makes a new mount."""
@@ -152,7 +155,8 @@ class ClientServer:
             self._log.error("client_ended", code=code, output=self._client.tail())
         self._client = None
         now = time.monotonic()
-        if code == 0 and not self._is_told_to_end and now - self._started < _WORKED_S:
+        is_early = not self._is_told_to_end and now - self._started < _WORKED_S
+        if code == 0 and is_early and not self._is_unmounted():
             code = daemon_codes.NOT_STARTED  # some call that success, and kubelet would, too
         if code == 0 or self._is_told_to_end or not self._restarts.is_due(self._started, now):
             self._master.ended(code, clean=code == 0)

@@ -161,4 +161,4 @@ def test_the_command_names_its_parts() -> None:
         [PYTHON, "-m", "sidecar", "nonsense"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
-    assert "{keeper,daemon,probe,nursery}" in done.stderr
+    assert "{keeper,daemon,probe,client,nursery}" in done.stderr

@@ -79,8 +79,8 @@ def test_nobody_notices_deaths_between_doing_and_noting(tmp_path: Path) -> None:
         here.begin(2)
         kill(here, 20, 200, 500)
         verdict = here.end()
-        check(verdict, 5)
-        assert sum(takeover.get("operations", 0) for takeover in verdict.takeovers) > 5
+        check(verdict, 0)
+        assert sum(takeover.get("operations", 0) for takeover in verdict.takeovers) > 0
 
 
 @pytest.mark.slow
