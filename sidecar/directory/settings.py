@@ -1,11 +1,9 @@
 """Settings of a `directory` volume, from the options of its MountSpec."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
-from sidemount.model.errors import Faults, InvalidRequest, Reason, VolumeError
+from sidecar.option_values import Options, parse_options
 from sidemount.model.mountspec import MountSpec, OptionValue
 
 _LONGEST_TIMEOUT_S = 24 * 3600
@@ -54,23 +52,7 @@ class DirectorySettings:
 
 def parse_settings(spec: MountSpec, source: str) -> DirectorySettings:
     """Return the settings of a spec. Raises InvalidRequest, or Faults for several wrong options."""
-    values: dict[str, Any] = {}
-    faults: list[VolumeError] = []
-    for name, value in spec.options:
-        option = _OPTIONS.get(name)
-        if option is None:
-            known = ", ".join(sorted(_OPTIONS))
-            faults.append(_fault(spec, name, "is not one of this filesystem's", f"known options: {known}"))
-            continue
-        field, parse = option
-        try:
-            values[field] = parse(value)
-        except ValueError as error:
-            faults.append(_fault(spec, name, f"is {value!r}, {error}"))
-    if len(faults) == 1:
-        raise faults[0]
-    if faults:
-        raise Faults(tuple(faults))
+    values = parse_options(spec, _OPTIONS)
     if "attribute_timeout_s" in values:
         values.setdefault("entry_timeout_s", values["attribute_timeout_s"])
     return DirectorySettings(source=source, sub_path=spec.sub_path, read_only=spec.read_only, **values)
@@ -100,13 +82,7 @@ def _storage(value: OptionValue) -> Storage:
     return Storage(value)
 
 
-def _fault(spec: MountSpec, name: str, why: str, hint: str = "") -> InvalidRequest:
-    message = f"volume {spec.volume}: option {name} {why}"
-    return InvalidRequest(message, reason=Reason.INVALID_OPTION, hint=hint)
-
-
-# Option of a class → field of the settings and parser of the canonical value (durations arrive in seconds).
-_OPTIONS: dict[str, tuple[str, Callable[[OptionValue], Any]]] = {
+_OPTIONS: Options = {
     "attributeTimeout": ("attribute_timeout_s", _seconds),
     "entryTimeout": ("entry_timeout_s", _seconds),
     "pageCache": ("page_cache", _page_cache),

@@ -3,9 +3,8 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-from sidemount.model.errors import Faults, InvalidRequest, Reason, VolumeError
+from sidecar.option_values import Options, parse_options
 from sidemount.model.mountspec import MountSpec, OptionValue
 
 _LONGEST_TIMEOUT_S = 24 * 3600
@@ -62,23 +61,7 @@ class ObjectsSettings:
 
 def parse_settings(spec: MountSpec) -> ObjectsSettings:
     """Return the settings of a spec. Raises InvalidRequest, or Faults for several wrong options."""
-    values: dict[str, Any] = {}
-    faults: list[VolumeError] = []
-    for name, value in spec.options:
-        option = _OPTIONS.get(name)
-        if option is None:
-            known = ", ".join(sorted(_OPTIONS))
-            faults.append(_fault(spec, name, "is not one of this filesystem's", f"known options: {known}"))
-            continue
-        field, parse = option
-        try:
-            values[field] = parse(value)
-        except ValueError as error:
-            faults.append(_fault(spec, name, f"is {value!r}, {error}"))
-    if len(faults) == 1:
-        raise faults[0]
-    if faults:
-        raise Faults(tuple(faults))
+    values = parse_options(spec, _OPTIONS)
     if "attribute_timeout_s" in values:
         values.setdefault("entry_timeout_s", values["attribute_timeout_s"])
     return ObjectsSettings(source=spec.source, sub_path=spec.sub_path, read_only=spec.read_only, **values)
@@ -117,18 +100,12 @@ def _endpoint(value: OptionValue) -> str:
     return value.rstrip("/")
 
 
-def _fault(spec: MountSpec, name: str, why: str, hint: str = "") -> InvalidRequest:
-    message = f"volume {spec.volume}: option {name} {why}"
-    return InvalidRequest(message, reason=Reason.INVALID_OPTION, hint=hint)
-
-
 _SECONDS = _within(0, _LONGEST_TIMEOUT_S, "a number of seconds")
 _PATIENCE = _within(1, 3600, "a number of seconds")
 _ID = _within(0, _ID_MAX, "a user or group id")
 _SIZE = _within(0, 1 << 60, "a number of bytes")
 
-# Option of a class → field of the settings and parser of the canonical value (durations arrive in seconds, sizes in bytes).
-_OPTIONS: dict[str, tuple[str, Callable[[OptionValue], Any]]] = {
+_OPTIONS: Options = {
     "attributeTimeout": ("attribute_timeout_s", _SECONDS),
     "entryTimeout": ("entry_timeout_s", _SECONDS),
     "knownTimeout": ("known_timeout_s", _SECONDS),
