@@ -51,7 +51,7 @@ def test_writing_goes_on_while_the_plugin_s_pod_is_replaced(world_beside: World)
     chosen = ("--selector=app.kubernetes.io/name=csi-node", f"--namespace={CSI}")
     world.api.run("delete", "pod", *chosen, timeout_s=GONE_S)
     world.path.roll_out()
-    reached = int(world.sh("app", "cat /data/n"))
+    reached = int(world.sh("app", "cat /data/n") or 0)
     assert wait_for(lambda: int(world.sh("app", "cat /data/n") or 0) > reached + 5, WITHIN_S)
     assert "fault" not in world.logs("app", "app")
     assert [each["metadata"]["uid"] for each in world.api.items("pods", MOUNTS)] == before
