@@ -19,11 +19,6 @@ class Ranges:
     def __len__(self) -> int:
         return len(self._starts)
 
-    @property
-    def total(self) -> int:
-        """How many bytes they are."""
-        return sum(self._ends) - sum(self._starts)
-
     def add(self, start: int, end: int) -> None:
         """Have a range in the set."""
         if start >= end:

@@ -225,10 +225,6 @@ class Tree:
         with self._lock:
             self._drop(path)
 
-    def is_kept(self, path: str) -> bool:
-        """Tell whether a directory is there whatever the keys say."""
-        return path in self._kept
-
     def kept_in(self, path: str) -> tuple[str, ...]:
         """Return the paths of such directories that lie directly in a directory."""
         with self._lock:

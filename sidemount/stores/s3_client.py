@@ -48,7 +48,7 @@ class S3Client:
     def operation(self, name: str, key: str, *, lane: str | None = None, timeout_s: float = 0.0) -> Operation:
         """Return what messages and the throttle need to know of a call."""
         lane = key if lane is None else lane
-        what = f"s3://{self.bucket.name}/{key}" if key or lane is None else f"s3://{self.bucket.name}/{lane}"
+        what = f"s3://{self.bucket.name}/{key or lane}"
         return Operation(
             name=name, what=repr(what), lane=lane_of(lane.removeprefix(self._root)), timeout_s=timeout_s
         )

@@ -32,4 +32,3 @@ def test_ranges_are_sets_of_bytes(steps: list[tuple[bool, int, int]], start: int
     assert (within, missing) == (model & asked, asked - model)
     assert ranges.covers(start, end) == (not missing)
     assert ranges.touches(start, end) == bool(within)
-    assert ranges.total == len(model)

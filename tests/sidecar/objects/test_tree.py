@@ -109,5 +109,5 @@ def test_kept_directories_keep_those_above_them_and_move_along(store: MemoryStor
     assert [tree.ask(path).is_directory for path in ("a", "a/b", "n", "n/c")] == [True, False, True, True]
     store.put("n/c", [b"a file that somebody has put there"])
     assert not tree.ask("n/c").is_directory
-    assert not tree.is_kept("n/c")
+    assert tree.kept_in("n") == ()
     tree.close()
