@@ -6,15 +6,19 @@ from sidemount.stores.http_message import ExchangeFailed
 from sidemount.stores.store import FaultKind
 
 Element = ElementTree.Element
+_NEVER = ("<!DOCTYPE", "<!ENTITY", "\0")  # the parser takes a text with NULs for UTF-16
 
 
 def parse(body: bytes, root: str) -> Element:
     """Return the root element. Raises ExchangeFailed (ANSWER) if it is not called that or this is no such XML."""
-    if b"<!DOCTYPE" in body or b"<!ENTITY" in body:
-        raise ExchangeFailed(FaultKind.ANSWER, "the answer declares a document type", sent=True)
     try:
-        found = ElementTree.fromstring(body.lstrip())  # noqa: S314  # no document type, so no entities
-    except ElementTree.ParseError as error:
+        text = body.decode(
+            "utf-8-sig"
+        ).lstrip()  # in any other encoding it could hide what is looked for here
+        if any(mark in text for mark in _NEVER):
+            raise ExchangeFailed(FaultKind.ANSWER, "the answer declares a document type", sent=True)
+        found = ElementTree.fromstring(text)  # noqa: S314  # no document type, so no entities
+    except (UnicodeDecodeError, ElementTree.ParseError) as error:
         raise ExchangeFailed(FaultKind.ANSWER, "the answer is no XML", sent=True) from error
     if name_of(found) != root:
         raise ExchangeFailed(FaultKind.ANSWER, f"the answer is {name_of(found)[:40]}, not {root}", sent=True)
