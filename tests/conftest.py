@@ -1,11 +1,17 @@
 """Options and rules that tests of several packages share.
 
 A test marked `root` or `fuse` that cannot run here is skipped; with REQUIRE_FUSE=1 in the environment it fails instead.
+Generated examples may take as long as a busy machine needs. With `--hypothesis-profile=steady` they are the same in every run.
 """
 
 import os
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("steady", settings.get_profile("patient"), derandomize=True)
+settings.load_profile("patient")
 
 os.environ.setdefault(
     "GRPC_ENABLE_FORK_SUPPORT", "0"

@@ -465,10 +465,10 @@ HOSTILE = {
 
 @pytest.mark.parametrize("entries", HOSTILE.values(), ids=HOSTILE.keys())
 def test_a_hostile_list_costs_no_more_than_its_size(entries: Any) -> None:
-    started = time.perf_counter()
+    started = time.thread_time()
     with pytest.raises(Faults):
         parse_annotations({LIST: json.dumps(entries)})
-    assert time.perf_counter() - started < 2
+    assert time.thread_time() - started < 2
 
 
 # Properties ----------------------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ def test_matching_agrees_with_an_expression(tail: str, path: str) -> None:
 
 
 def test_a_hostile_source_costs_no_more_than_its_length() -> None:
-    started = time.perf_counter()
+    started = time.thread_time()
     assert not glob_matches("s3://" + "*a" * 200, "s3://" + "a" * 2000 + "b")
     assert not glob_matches("s3://" + "**a" * 150, "s3://" + "a/" * 1000 + "b")
-    assert time.perf_counter() - started < 1
+    assert time.thread_time() - started < 1

@@ -99,9 +99,9 @@ def test_whatever_is_taken_answers_quickly_on_a_hostile_text(pattern: str) -> No
         compiled = compile_pattern(pattern, 256)
     except InvalidRequest:
         return
-    started = time.perf_counter()
+    started = time.thread_time()
     compiled.fullmatch("a" * 255 + "\n")
-    assert time.perf_counter() - started < 2
+    assert time.thread_time() - started < 2
 
 
 @given(st.text(max_size=30))

@@ -130,10 +130,10 @@ def test_empty_documents_are_passed_over() -> None:
     ],
 )
 def test_what_is_refused(parse: Callable[[str], Any], text: str, why: str) -> None:
-    started = time.perf_counter()
+    started = time.thread_time()
     with pytest.raises(InvalidRequest, match=why):
         parse(text)
-    assert time.perf_counter() - started < 2
+    assert time.thread_time() - started < 2
 
 
 @pytest.mark.parametrize("text", ["1: a", "yes: a\n1: b"])

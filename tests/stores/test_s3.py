@@ -748,8 +748,10 @@ def test_faults_keep_what_a_caller_needs(place: Place) -> None:
 
 def test_time_is_not_lost_where_nothing_fails(place: Place) -> None:
     place.then(*[content(b"0123456789")] * 50)
-    began_s = time.monotonic()
+    times_s = []
     for _ in range(50):
+        began_s = time.monotonic()
         place.get()
-    assert time.monotonic() - began_s < 2
+        times_s.append(time.monotonic() - began_s)
+    assert min(times_s) < 0.03  # 0.04 if each side waits for the other's acknowledgement
     assert place.server.connections == 1

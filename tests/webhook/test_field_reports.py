@@ -204,9 +204,9 @@ def test_kk67134_a_volume_of_another_type_is_not_turned_into_ours(source: Json) 
 def test_istio34799_five_thousand_variables_cost_no_more_than_a_small_pod() -> None:
     pod = pod_with()
     pod["spec"]["containers"][0]["env"] = [{"name": f"V{n}", "value": f"value {n}"} for n in range(5000)]
-    began = time.perf_counter()
+    began = time.thread_time()
     reviewed = mutated(pod)
-    elapsed_s = time.perf_counter() - began
+    elapsed_s = time.thread_time() - began
     assert reviewed.patch
     # Encoding, decoding and applying in this test are most of it.
     assert elapsed_s < 1.0
