@@ -25,6 +25,7 @@ from sidemount.model.names import API_VERSION, UNPRIVILEGED_UID, subdomain_fault
 from sidemount.model.objects_options import objects_warnings
 from sidemount.model.option_rules import parse_option_rules
 from sidemount.model.options import OptionRule, OptionType, canonical_value
+from sidemount.model.provisioned import POOL_SCHEMES
 from sidemount.model.quantity import parse_quantity
 from sidemount.model.resource_amounts import read_amounts, report_above
 from sidemount.model.selector import LabelSelector, parse_selector
@@ -183,14 +184,16 @@ def _sources(spec: Fields, filesystem: str, *, is_off: bool) -> tuple[str, ...]:
 def _provisions(spec: Fields, filesystem: str, sources: tuple[str, ...]) -> bool:
     if not spec.flag("provisions"):
         return False
-    if filesystem != "directory":
-        spec.fault("provisions", "needs filesystem directory, which alone has pools of volumes")
-    for i, glob in enumerate(sources):
-        if filesystem == "directory" and glob_scheme(glob) != "dir":
+    schemes = POOL_SCHEMES.get(filesystem, ())
+    if not schemes:
+        spec.fault("provisions", "needs filesystem directory or objects, which alone have pools of volumes")
+    for i, glob in enumerate(sources if schemes else ()):
+        if glob_scheme(glob) not in schemes:
             spec.fault(
                 f"sources[{i}]",
-                f"{shown(glob)} is no pool: a class that provisions makes volumes in directories",
-                "name a directory, dir:///path, that every node sees",
+                f"{shown(glob)} is no pool: a class that provisions makes volumes in directories or buckets",
+                "name a directory that every node sees, dir:///path, or with filesystem objects a prefix that can be written, "
+                "such as s3://bucket/prefix",
             )
     return True
 

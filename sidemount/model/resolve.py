@@ -147,15 +147,14 @@ def _pool_faults(
                 hint="use a PersistentVolumeClaim",
             )
         return
-    if source.startswith("dir://"):
-        owner = pool_reached(source, facts.driver_classes().values())
-        if owner is not None:
-            yield PolicyDenied(
-                f"{request.where}: {shown_source(source)} is in or around a pool of driver class {shown(owner.name)}, whose "
-                "volumes are provisioned and never named by their path",
-                reason=Reason.PROVISIONED_ONLY,
-                hint="use a PersistentVolumeClaim of a StorageClass with that class",
-            )
+    owner = pool_reached(source, facts.driver_classes().values())
+    if owner is not None:
+        yield PolicyDenied(
+            f"{request.where}: {shown_source(source)} is in or around a pool of driver class {shown(owner.name)}, whose "
+            "volumes are provisioned and never named by their path",
+            reason=Reason.PROVISIONED_ONLY,
+            hint="use a PersistentVolumeClaim of a StorageClass with that class",
+        )
 
 
 def _resource_faults(request: VolumeRequest, driver_class: DriverClass) -> Iterator[VolumeError]:
@@ -197,7 +196,9 @@ def _spec(request: VolumeRequest, driver_class: DriverClass, source: str, option
     uid = driver_class.uid if driver_class.abilities.descriptor else 0
     filesystem = driver_class.filesystem
     if request.provisioned:
-        source, filesystem = provisioned_source(source, request.provisioned), VOLUME_FILESYSTEM
+        source = provisioned_source(source, request.provisioned)
+        if filesystem == "directory":  # which alone has budgets
+            filesystem = VOLUME_FILESYSTEM
     return MountSpec(
         volume=request.name,
         driver_class=driver_class.name,

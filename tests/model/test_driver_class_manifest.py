@@ -68,6 +68,9 @@ def test_a_directory_class_with_its_defaults() -> None:
 def test_a_class_that_provisions() -> None:
     parsed = parse_driver_class(_manifest({**DIRECTORY, "provisions": True}))
     assert parsed.provisions
+    assert parse_driver_class(
+        _manifest({**OBJECTS, "provisions": True, "sources": ["s3://b/pool"]})
+    ).provisions
     assert not parse_driver_class(_manifest({**OBJECTS, "provisions": False})).provisions
     assert not class_from_file("directory").provisions
 
@@ -180,7 +183,11 @@ def _option(**rule: Any) -> dict[str, Any]:
             DIRECTORY, {"provisions": "true"}, "spec.provisions", "is not a boolean", id="provisions as text"
         ),
         pytest.param(
-            OBJECTS, {"provisions": True}, "spec.provisions", "filesystem directory", id="objects provision"
+            OBJECTS,
+            {"provisions": True, "sources": ["s3://b/pool", "https://h/pool"]},
+            "spec.sources[1]",
+            "is no pool",
+            id="pool that cannot be written",
         ),
         pytest.param(
             EXTERNAL,

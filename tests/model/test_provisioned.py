@@ -18,8 +18,14 @@ from tests.model.known_facts import ML, KnownFacts, all_classes
 CLASSES = all_classes()
 POOL = replace(CLASSES["datasets"], name="pool", sources=("dir:///srv/pool",), provisions=True)
 POOLS = replace(POOL, name="pools", sources=("dir:///mnt/pools/*", "dir:///deep/**"))
+BUCKET = replace(
+    CLASSES["s3"], name="bucket", sources=("s3://b/pool", "gs://g/team-*/pool"), provisions=True, options={}
+)
+OPEN = replace(CLASSES["s3"], name="open", sources=("s3://**", "gs://**", "file:///**"), options={})
 WIDE = replace(CLASSES["datasets"], name="wide", sources=("dir:///**",))
-FACTS = KnownFacts(classes={**CLASSES, "pool": POOL, "pools": POOLS, "wide": WIDE})
+FACTS = KnownFacts(
+    classes={**CLASSES, "pool": POOL, "pools": POOLS, "wide": WIDE, "bucket": BUCKET, "open": OPEN}
+)
 CONTEXT = {"class": "pool", "source": "dir:///srv/pool", "volume": "pvc-1"}
 INLINE = {"csi.storage.k8s.io/ephemeral": "true"}
 
@@ -126,6 +132,17 @@ def test_a_pool_that_the_class_does_not_list_is_refused() -> None:
         pytest.param("dir:///mnt/pools/a/volumes", "wide", id="within a pool by a glob"),
         pytest.param("dir:///deep/a/b", "wide", id="within a deep glob"),
         pytest.param("dir:///deep", "wide", id="where a deep glob begins"),
+        pytest.param("s3://b/pool", "bucket", id="a pool in a bucket"),
+        pytest.param("s3://b/pool/", "open", id="the same as a prefix, by another class"),
+        pytest.param("s3://b/pool/volumes/v.0/x", "open", id="a volume in a bucket by its keys"),
+        pytest.param("s3://b/pool/.sidemount", "open", id="the records of a pool in a bucket"),
+        pytest.param("s3://b", "open", id="the whole bucket"),
+        pytest.param("s3://b/", "open", id="the whole bucket as a prefix"),
+        pytest.param("s3://B/pool", "open", id="a bucket in capitals"),
+        pytest.param("s3://b/p%6Fol/x", "open", id="a pool behind an escape"),
+        pytest.param("s3://me@b:80/pool", "open", id="a bucket with more around it"),
+        pytest.param("gs://g/team-a", "open", id="around a pool by a glob in the middle"),
+        pytest.param("file:///srv/pool/volumes/v", "open", id="a directory's pool by another scheme"),
     ],
 )
 def test_nobody_names_a_pool_by_its_path(source: str, classname: str) -> None:
@@ -144,12 +161,33 @@ def test_nobody_names_a_pool_by_its_path(source: str, classname: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "source", ["dir:///srv/pool2", "dir:///srv/poo", "dir:///mnt/pools2/a", "dir:///home"]
+    "source",
+    [
+        *("dir:///srv/pool2", "dir:///srv/poo", "dir:///mnt/pools2/a", "dir:///home"),
+        *(
+            "s3://b/pool2",
+            "s3://b/poo",
+            "s3://b2/pool",
+            "gs://b/pool",
+            "gs://g/teams/pool",
+            "gs://g/team-a/x",
+        ),
+    ],
 )
 def test_a_neighbour_of_a_pool_is_free(source: str) -> None:
     assert pool_reached(source, FACTS.classes.values()) is None
-    (request,) = parse_annotations({"volume.sidemount.io/train": f"{source}?class=wide"})
+    name = "wide" if source.startswith("dir:") else "open"
+    (request,) = parse_annotations({"volume.sidemount.io/train": f"{source}?class={name}&secret=s"})
+    if name == "wide":
+        request = replace(request, secret="")
     assert resolve(request, ML, FACTS).spec.source == source
+
+
+def test_a_provisioned_volume_in_a_bucket_is_served_from_its_prefix() -> None:
+    """By the class's own filesystem: there is no budget."""
+    context = {"class": "bucket", "source": "s3://b/pool", "volume": "pvc-1.0a", "secret": "s"}
+    spec = resolve(parse_volume_context("train", context), ML, FACTS).spec
+    assert (spec.source, spec.filesystem) == ("s3://b/pool/volumes/pvc-1.0a", "objects")
 
 
 def test_a_pod_declares_no_provisioned_volume_inline() -> None:
