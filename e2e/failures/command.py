@@ -11,7 +11,7 @@ from tests.pods.stage import Images
 
 
 def failures(arguments: list[str]) -> int:
-    """Run the rows and print the table. Exit codes: 0 every row that exists holds, 1 one does not, 2 usage."""
+    """Run the rows and print the table. Exit codes: 0 every row holds, 1 one does not, 2 usage."""
     parser = argparse.ArgumentParser(prog="python -m e2e.torture failures", description=__doc__)
     parser.add_argument("--only", default="", metavar="WORDS", help="rows whose name has these words")
     options = parser.parse_args(arguments)
@@ -20,5 +20,7 @@ def failures(arguments: list[str]) -> int:
         return 2
     rows = [row for row in ROWS if options.only in row.name]
     findings = find_all(rows, Images(busybox_image(), sidemount_image()))
-    sys.stdout.write(show(findings) + "\n")
+    sys.stdout.write(
+        f"{show(findings)}\nVolumes by CSI: docs/failures.md, and `make e2e` for what is in it.\n"
+    )
     return 1 if any(finding.fault for finding in findings) else 0

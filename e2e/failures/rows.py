@@ -1,4 +1,7 @@
-"""The rows: an event, a delivery, what is done to bring it about, what applications must see."""
+"""The rows: an event, a delivery, what is done to bring it about, what applications must see.
+
+Those of CSI need a cluster: `e2e/tests/test_csi_faults.py` has them, docs/failures.md what was seen.
+"""
 
 import signal
 import time
@@ -8,7 +11,7 @@ from typing import Any
 
 from e2e.failures.scene import DAEMON, KEEPER, Scene
 
-TAKEOVER, REMOUNT, MOUNT_POD = "sidecar, takeover", "sidecar, remount", "csi, mount pod"
+TAKEOVER, REMOUNT = "sidecar, takeover", "sidecar, remount"
 _PAUSE = "pause, no error"
 _NOTHING = "nothing"
 _REOPEN = "old descriptors ENOTCONN, new opens work"
@@ -23,13 +26,13 @@ _LITTLE_MEMORY = {"resources": {"limits": {"memory": "128Mi"}}}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """`act` brings the event about, sees it through, and returns in words what was seen; None: there is no such delivery yet."""
+    """`act` brings the event about, sees it through, and returns in words what was seen."""
 
     event: str
     delivery: str
     injected: str
     expected: str
-    act: Callable[[Scene], str] | None
+    act: Callable[[Scene], str]
     more_spec: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -174,20 +177,4 @@ def _of_remount() -> list[Row]:
     ]
 
 
-def _of_mount_pod() -> list[Row]:
-    """Return what the node's plugin will have to hold: it has no rows to run yet."""
-    events = (
-        ("daemon killed, or out of memory", "as the class"),
-        ("daemon hung", _PAUSE),
-        ("node plugin killed", _NOTHING),
-        ("both at once", _REOPEN),
-        ("upgrade of the plugin", _PAUSE),
-        ("pod deleted", _ENDS),
-    )
-    return [
-        Row(event=event, delivery=MOUNT_POD, injected="-", expected=expected, act=None)
-        for event, expected in events
-    ]
-
-
-ROWS: tuple[Row, ...] = (*_of_takeover(), *_of_remount(), *_of_mount_pod())
+ROWS: tuple[Row, ...] = (*_of_takeover(), *_of_remount())

@@ -5,13 +5,12 @@ All rows run in `make torture`.
 
 import dataclasses
 import signal
-from pathlib import Path
 
 import pytest
 
-from e2e.failures.rows import MOUNT_POD, REMOUNT, ROWS, TAKEOVER
+from e2e.failures.rows import REMOUNT, ROWS, TAKEOVER
 from e2e.failures.scene import DAEMON, Scene
-from e2e.failures.table import Finding, find, find_all, show
+from e2e.failures.table import Finding, find, show
 from tests.pods.stage import Images
 
 _UPGRADES = [row for row in ROWS if row.event == "upgrade of the daemon" and row.injected.startswith("SIG")]
@@ -43,14 +42,6 @@ def test_a_row_fails_when_applications_see_something_else(images: Images) -> Non
     assert "ENOTCONN" in finding.fault
 
 
-def test_a_row_that_nothing_can_run_yet_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [row for row in ROWS if row.act is None]
-    assert {row.delivery for row in rows} == {MOUNT_POD}
-    findings = find_all(rows, Images(Path("/none"), Path("/none")))
-    assert {finding.verdict for finding in findings} == {"not yet"}
-    assert capsys.readouterr().err.count("not yet") == len(rows)
-
-
 def test_the_table_has_a_line_for_every_row() -> None:
     findings = [
         Finding(row=row, seen="all of it", fault="no" if not number else "")
@@ -61,14 +52,13 @@ def test_the_table_has_a_line_for_every_row() -> None:
     assert len(lines) == len(ROWS) + 1
     assert lines[1].endswith("FAILED")
     assert lines[2].endswith("holds")
-    assert lines[-1].endswith("not yet")
 
 
-@pytest.mark.parametrize("delivery", [TAKEOVER, REMOUNT, MOUNT_POD])
+@pytest.mark.parametrize("delivery", [TAKEOVER, REMOUNT])
 def test_every_event_of_the_design_has_rows_of_every_delivery(delivery: str) -> None:
     """Design §12."""
     events = " ".join(row.event for row in ROWS if row.delivery == delivery)
     for word in ("killed", "memory", "hung", "both at once", "upgrade", "deleted"):
         assert word in events, (delivery, word)
-    assert "keeper killed" in events or "plugin killed" in events
+    assert "keeper killed" in events
     assert len({row.name for row in ROWS}) == len(ROWS)
