@@ -36,7 +36,7 @@ class ObjectsSettings:
     gid: int = 0
     file_mode: int = 0o666
     directory_mode: int = 0o777
-    ignore_permissions: bool = False
+    ignore_permissions: bool = True
     block_bytes: int = 2 << 20
     read_ahead_blocks: int = 12
     memory_cache_bytes: int = 128 << 20

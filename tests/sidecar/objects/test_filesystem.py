@@ -394,9 +394,10 @@ def test_owners_modes_and_times_are_the_stores(store: CountingStore, tmp_path: P
     assert found.mtime_ns == found.ctime_ns == found.atime_ns == store.head("d/f").modified_ns
     kernel.change("d/f", mode=stat.S_IFREG | 0o640, uid=7, gid=8)
     kernel.change("d/f", atime_ns=1, mtime_ns=2)
-    assert errno_of(kernel.change, "d/f", mode=0o600) == errno_of(kernel.change, "d", uid=0) == "EPERM"
-    loose = make_kernel(store, tmp_path, ignore_permissions=True)
-    assert stat.S_IMODE(loose.change("d/f", mode=0o600).mode) == 0o666
+    assert stat.S_IMODE(kernel.change("d/f", mode=0o600).mode) == 0o640
+    strict = make_kernel(store, tmp_path, ignore_permissions=False)
+    strict.change("d/f", mode=stat.S_IFREG | 0o666, uid=0, gid=0)
+    assert errno_of(strict.change, "d/f", mode=0o600) == errno_of(strict.change, "d", uid=9) == "EPERM"
 
 
 # Content.
