@@ -15,11 +15,11 @@ from concurrent.futures import Executor, Future
 from operator import itemgetter
 from typing import NamedTuple
 
-from sidecar.objects.keys import Hidden, above_of, ino_of, name_in, path_of
+from sidecar.objects.keys import Hidden, above_of, ino_of, name_in
 from sidecar.objects.known import Fact
 from sidecar.objects.metrics import Metrics
 from sidecar.objects.tree import Tree
-from sidemount.stores.store import ObjectInfo, Page
+from sidemount.stores.store import Page
 
 PAGE_AT = 20  # bits of a position that count entries of one page
 OWN = "\0"  # the token of the page that the store knows nothing of: dots, and what we have made and it does not have yet
@@ -64,6 +64,7 @@ class Stream:
         self._tree = tree
         self._path = path
         self._prefix = tree.prefix(path)
+        self._beneath = len(tree.root)  # where paths begin in keys
         self._metrics = metrics
         self._own = own
         self._ahead = ahead
@@ -223,11 +224,7 @@ class Stream:
                 shown.append(item)
             elif item.name in directories:
                 self._metrics.hide(Hidden.TWIN, self._prefix, item.path)
-            elif (
-                page.token
-                and last < self._tree.prefix(item.path).encode()
-                and item.ino not in self._pass_over
-            ):
+            elif page.token and last < self._tree.prefix(item.path) and item.ino not in self._pass_over:
                 self._undecided.append(item)
             else:
                 shown.append(item)
@@ -241,7 +238,7 @@ class Stream:
             beneath = self._tree.prefix(item.path)
             if beneath in prefixes:
                 is_hidden = True
-            elif page is None or not page.token or _last_of(page) > beneath.encode():
+            elif page is None or not page.token or _last_of(page) > beneath:
                 is_hidden = False
             else:
                 is_hidden = self._tree.ask(item.path).is_directory
@@ -254,43 +251,43 @@ class Stream:
 
     def _items(self, page: Page, at: float) -> list[Item]:
         """Return the entries of a page in the store's order. A directory's key there ends with "/"."""
-        found: list[tuple[bytes, Item]] = []
+        found: list[tuple[str, Item]] = []  # text is in the order of its bytes in UTF-8
         for info in page.objects:
             if info.key != self._prefix:
-                self._add(found, info.key, info, at)
+                self._add(found, info.key, Fact(info, False, at))
             elif info.size:
                 self._metrics.hide(Hidden.MARKER, self._prefix, info.key)
+        fact = Fact(None, True, at)
         for prefix in page.prefixes:
-            self._add(found, prefix, None, at)
+            self._add(found, prefix, fact)
         found.sort(key=itemgetter(0))
         return [item for _, item in found]
 
-    def _add(self, found: list[tuple[bytes, Item]], key: str, info: ObjectInfo | None, at: float) -> None:
+    def _add(self, found: list[tuple[str, Item]], key: str, fact: Fact) -> None:
         name = name_in(key, self._prefix)
         if isinstance(name, Hidden):
             self._metrics.hide(name, self._prefix, key)
             return
-        path = path_of(self._path, name)
-        fact = Fact(info, info is None, at)
-        found.append((key.encode(), Item(name, path, ino_of(path), info is None, fact, 0)))
+        path = key[self._beneath :].removesuffix("/")
+        found.append((key, Item(name, path, ino_of(path), fact.is_directory, fact, 0)))
 
     def _queue_all(self, items: Iterable[Item]) -> None:
-        given = self.records[self._page].given
+        given, base = self.records[self._page].given, self._page << PAGE_AT
         facts: list[tuple[str, Fact]] = []
-        for item in items:
-            mark = _MARKS.get(item.name, item.ino)
+        for name, path, ino, is_directory, fact, _ in items:
+            mark = _MARKS.get(name, ino)
             given.append(mark)
-            if item.fact is not None:
-                facts.append((item.path, item.fact))
+            if fact is not None:
+                facts.append((path, fact))
                 if mark in self._own_given:
                     continue
             if mark not in self._pass_over:
-                self._queue.append(item._replace(position=self._page << PAGE_AT | len(given)))
+                self._queue.append(Item(name, path, ino, is_directory, fact, base | len(given)))
         self._count += len(facts)
         self._tree.known.learn_all(facts)
 
 
-def _last_of(page: Page) -> bytes:
+def _last_of(page: Page) -> str:
     """Return what comes last in a page."""
     objects, prefixes = page.objects, page.prefixes
-    return max(objects[-1].key.encode() if objects else b"", prefixes[-1].encode() if prefixes else b"")
+    return max(objects[-1].key if objects else "", prefixes[-1] if prefixes else "")

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from sidemount.stores import xml_text
+from sidemount.stores import s3_entries, xml_text
 from sidemount.stores.http_message import Answer, ExchangeFailed
 from sidemount.stores.s3_values import decoded, etag_of, instant_ns, is_text
 from sidemount.stores.store import FaultKind, ObjectInfo, Page, Part
@@ -28,25 +28,20 @@ def page_query(prefix: str, delimiter: bool, token: str, most: int) -> list[tupl
 
 def page_of(answer: Answer, before: str, unreadable: Callable[[str], None]) -> Page:
     """Return the page in an answer. `before`: the token it was asked with, which must not come again. `unreadable` hears of keys that are no UTF-8."""
-    root = xml_text.parse(answer.body, "ListBucketResult")
+    text = xml_text.text_of(answer.body)
+    listed = s3_entries.entries_in(text)
+    root = xml_text.parse_text(text if listed is None else listed.rest, "ListBucketResult")
     namespace = root.tag[: -len("ListBucketResult")]
     is_encoded = root.findtext(f"{namespace}EncodingType") == "url"
     decode: Callable[[str], str] = decoded if is_encoded else str
-    key_tag, size_tag = f"{namespace}Key", f"{namespace}Size"
-    etag_tag, modified_tag = f"{namespace}ETag", f"{namespace}LastModified"
     objects: list[ObjectInfo] = []
     try:
-        for one in root.findall(f"{namespace}Contents"):
-            key = decode(one.findtext(key_tag) or "")
-            if not is_text(key):
+        for told, modified, etag, size in _entries(root, namespace) if listed is None else listed.entries:
+            key = decode(told)
+            if is_text(key):
+                objects.append(ObjectInfo(key, int(size), etag, instant_ns(modified)))
+            else:
                 unreadable(key)
-                continue
-            etag = etag_of(one.findtext(etag_tag) or "")
-            objects.append(
-                ObjectInfo(
-                    key, int(one.findtext(size_tag) or 0), etag, instant_ns(one.findtext(modified_tag) or "")
-                )
-            )
     except ValueError as error:
         raise ExchangeFailed(FaultKind.ANSWER, "a size in the listing is no number", sent=True) from error
     prefixes = []
@@ -59,6 +54,14 @@ def page_of(answer: Answer, before: str, unreadable: Callable[[str], None]) -> P
         if not token or token == before:
             raise ExchangeFailed(FaultKind.ANSWER, "the listing does not say how it goes on", sent=True)
     return Page(objects, prefixes, token)
+
+
+def _entries(root: xml_text.Element, namespace: str) -> Iterator[tuple[str, str, str, str]]:
+    """Yield key, time, ETag and size of each entry, as they are written."""
+    names = [f"{namespace}{name}" for name in ("Key", "LastModified", "ETag", "Size")]
+    for one in root.findall(f"{namespace}Contents"):
+        key, modified, etag, size = (one.findtext(name) or "" for name in names)
+        yield key, modified, etag_of(etag), size or "0"
 
 
 def _next(told: str | None, objects: list[ObjectInfo], prefixes: list[str]) -> str:

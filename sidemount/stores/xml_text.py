@@ -11,14 +11,27 @@ _NEVER = ("<!DOCTYPE", "<!ENTITY", "\0")  # the parser takes a text with NULs fo
 
 def parse(body: bytes, root: str) -> Element:
     """Return the root element. Raises ExchangeFailed (ANSWER) if it is not called that or this is no such XML."""
+    return parse_text(text_of(body), root)
+
+
+def text_of(body: bytes) -> str:
+    """Return the text of an answer that is XML without a document type, if it is XML. Raises ExchangeFailed (ANSWER) if it cannot be."""
     try:
         text = body.decode(
             "utf-8-sig"
         ).lstrip()  # in any other encoding it could hide what is looked for here
-        if any(mark in text for mark in _NEVER):
-            raise ExchangeFailed(FaultKind.ANSWER, "the answer declares a document type", sent=True)
+    except UnicodeDecodeError as error:
+        raise ExchangeFailed(FaultKind.ANSWER, "the answer is no XML", sent=True) from error
+    if any(mark in text for mark in _NEVER):
+        raise ExchangeFailed(FaultKind.ANSWER, "the answer declares a document type", sent=True)
+    return text
+
+
+def parse_text(text: str, root: str) -> Element:
+    """Return the root element of what `text_of` has returned. Raises ExchangeFailed (ANSWER) if it is not called that or this is no XML."""
+    try:
         found = ElementTree.fromstring(text)  # noqa: S314  # no document type, so no entities
-    except (UnicodeDecodeError, ElementTree.ParseError) as error:
+    except ElementTree.ParseError as error:
         raise ExchangeFailed(FaultKind.ANSWER, "the answer is no XML", sent=True) from error
     if name_of(found) != root:
         raise ExchangeFailed(FaultKind.ANSWER, f"the answer is {name_of(found)[:40]}, not {root}", sent=True)
