@@ -66,10 +66,13 @@ class AzureClient:
         operation = self._operation("GET", key, is_long=False)
         return self.calls.call(operation, ranged.request, ranged.got, sink=ranged)
 
-    def delete(self, key: str) -> None:
-        """Remove a blob. That there is none is no fault, unless the container is not there either."""
+    def delete(self, key: str, etag: str = "") -> None:
+        """Remove a blob, with `etag` only that version. That there is none is no fault, unless the container is not there either."""
+        headers = {"x-ms-delete-snapshots": "include"}
+        if etag:
+            headers["if-match"] = quoted(etag)
         try:
-            self.call("DELETE", key, "DELETE", lambda answer: None, (), {"x-ms-delete-snapshots": "include"})
+            self.call("DELETE", key, "DELETE", lambda answer: None, (), headers)
         except Refused as refused:
             if refused.kind is not FaultKind.MISSING or refused.code == "ContainerNotFound":
                 raise

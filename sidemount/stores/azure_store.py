@@ -10,7 +10,7 @@ from sidemount.stores.azure_container import AzureContainer
 from sidemount.stores.azure_credentials import AzureFiles
 from sidemount.stores.azure_uploads import AzureUploads
 from sidemount.stores.azure_values import NONCE_HEADER, listed, md5_of, tag_header, tag_in, written
-from sidemount.stores.deleting import delete_each
+from sidemount.stores.deleting import delete_each, is_missing
 from sidemount.stores.faults import fault
 from sidemount.stores.http_message import Answer
 from sidemount.stores.opening import http_pool, prefixed, split
@@ -132,6 +132,14 @@ class AzureStore:
     def delete(self, key: str) -> None:
         """Remove an object."""
         self._client.delete(key)
+
+    def delete_version(self, key: str, etag: str) -> None:
+        """Remove an object if it is that version still."""
+        try:
+            self._client.delete(key, etag)
+        except Refused as refused:
+            if refused.kind is not FaultKind.CHANGED or not is_missing(self, key):
+                raise
 
     def delete_many(self, keys: Iterable[str]) -> None:
         """Remove objects."""

@@ -1,11 +1,11 @@
-"""Removing many objects of a store that takes them one by one."""
+"""Removing objects: many of a store that takes them one by one, and one version that may be gone already."""
 
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from sidemount.stores.faults import RETRIED
-from sidemount.stores.store import StoreFault
+from sidemount.stores.store import FaultKind, ObjectStore, StoreFault
 
 _AT_ONCE = 8
 
@@ -32,3 +32,14 @@ def delete_each(delete: Callable[[str], None], keys: Iterable[str]) -> None:
     for fault in faults:
         if fault is not None:
             raise fault
+
+
+def is_missing(store: ObjectStore, key: str) -> bool:
+    """Tell whether there is no such object: a condition on its version fails then, too. Raises StoreFault."""
+    try:
+        store.head(key)
+    except StoreFault as fault:
+        if fault.kind is FaultKind.MISSING:
+            return True
+        raise
+    return False

@@ -127,10 +127,11 @@ class GcsClient:
         asked = [("prefix", prefix), *query]
         return self.call("LIST", prefix, lambda: self.bucket.request("GET", "/o", asked), listed)
 
-    def delete(self, key: str) -> None:
+    def delete(self, key: str, conditions: Iterable[tuple[str, str]] = ()) -> None:
         """Remove an object. That there is none is no fault, unless the bucket is not there either."""
+        path, asked = object_path(key), tuple(conditions)
         try:
-            self.call("DELETE", key, lambda: self.bucket.request("DELETE", object_path(key)), _nothing)
+            self.call("DELETE", key, lambda: self.bucket.request("DELETE", path, asked), _nothing)
         except Refused as refused:
             if refused.kind is not FaultKind.MISSING or refused.code == NO_BUCKET:
                 raise

@@ -3,7 +3,7 @@
 import secrets as random
 from collections.abc import Iterable, Mapping, Sequence
 
-from sidemount.stores.deleting import delete_each
+from sidemount.stores.deleting import delete_each, is_missing
 from sidemount.stores.faults import Counts, fault
 from sidemount.stores.gcs_bucket import GcsBucket, encode, object_path
 from sidemount.stores.gcs_client import GcsClient
@@ -135,6 +135,14 @@ class GcsStore:
     def delete(self, key: str) -> None:
         """Remove an object."""
         self._client.delete(key)
+
+    def delete_version(self, key: str, etag: str) -> None:
+        """Remove an object if it is that version still."""
+        try:
+            self._client.delete(key, [("ifGenerationMatch", etag)])
+        except Refused as refused:
+            if refused.kind is not FaultKind.CHANGED or not is_missing(self, key):
+                raise
 
     def delete_many(self, keys: Iterable[str]) -> None:
         """Remove objects."""

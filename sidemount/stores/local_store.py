@@ -135,6 +135,14 @@ class LocalStore:
             while (path := os.path.dirname(path)) != self._root:
                 os.rmdir(path)
 
+    def delete_version(self, key: str, etag: str) -> None:
+        """Remove an object if it is that version still."""
+        with _faults("DELETE", key), self._alone():
+            found = _etag(self._path(key))
+            if found and found != etag:
+                raise fault(FaultKind.CHANGED, f"DELETE {key!r}: another version than the one that was named")
+            self.delete(key)
+
     def delete_many(self, keys: Iterable[str]) -> None:
         """Remove objects."""
         for key in keys:
@@ -253,8 +261,7 @@ class LocalStore:
         """Give a written file its key, under a lock of all processes that use the directory."""
         try:
             path = self._path(key)
-            with self._lock, open(f"{self._own}/lock", "wb") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)
+            with self._alone():
                 before = _etag(path)
                 if if_absent and before:
                     raise fault(FaultKind.EXISTS, f"PUT {key!r}: it exists")
@@ -271,6 +278,14 @@ class LocalStore:
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(made)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Hold the lock of all processes that use the directory."""
+        os.makedirs(self._own, exist_ok=True)
+        with self._lock, open(f"{self._own}/lock", "wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
 
     def _keys(self, prefix: str, after: str, delimiter: bool) -> Iterator[tuple[str, os.stat_result | None]]:
         """Walk the keys behind `after` in the order of their bytes; what stands for several comes without a status."""

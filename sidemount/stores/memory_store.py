@@ -92,6 +92,14 @@ class MemoryStore:
         with self._lock:
             self._objects.pop(key, None)
 
+    def delete_version(self, key: str, etag: str) -> None:
+        """Remove an object if it is that version still."""
+        with self._lock:
+            found = self._objects.get(key)
+            if found is not None and found[0].etag != etag:
+                raise _fault(errno.ESTALE, FaultKind.CHANGED, key)
+            self._objects.pop(key, None)
+
     def delete_many(self, keys: Iterable[str]) -> None:
         """Remove objects."""
         for key in keys:

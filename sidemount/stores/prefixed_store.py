@@ -69,6 +69,10 @@ class PrefixedStore:
         """Remove an object."""
         self._store.delete(self._prefix + key)
 
+    def delete_version(self, key: str, etag: str) -> None:
+        """Remove an object if it is that version still."""
+        self._store.delete_version(self._prefix + key, etag)
+
     def delete_many(self, keys: Iterable[str]) -> None:
         """Remove objects."""
         self._store.delete_many(self._prefix + key for key in keys)

@@ -129,6 +129,19 @@ class S3Store:
             if refused.kind is not FaultKind.MISSING or refused.code == "NoSuchBucket":
                 raise
 
+    def delete_version(self, key: str, etag: str) -> None:
+        """Remove an object if it is that version still. Stores that are only compatible may know no such condition."""
+        try:
+            if self.head(key).etag != etag:
+                raise fault(FaultKind.CHANGED, f"DELETE {key!r}: another version than the one that was named")
+            headers = {"if-match": quoted(etag)}
+            self._client.call("DELETE", key, "DELETE", lambda answer: None, (), headers)
+        except Refused as refused:
+            if refused.kind is FaultKind.UNSUPPORTED:
+                self.delete(key)
+            elif refused.kind is not FaultKind.MISSING or refused.code == "NoSuchBucket":
+                raise
+
     def delete_many(self, keys: Iterable[str]) -> None:
         """Remove objects, a thousand at a time, and raise the first fault at the end. Goes on after one that cannot be removed.
 

@@ -150,6 +150,13 @@ class ObjectStore(Protocol):
         """Remove an object. That there is none is no fault."""
         ...
 
+    def delete_version(self, key: str, etag: str) -> None:
+        """Remove an object if it is that version still; CHANGED if it is another. That there is none is no fault.
+
+        A store that does not know the condition is asked first, and may be changed in between.
+        """
+        ...
+
     def delete_many(self, keys: Iterable[str]) -> None:
         """Remove objects."""
         ...

@@ -97,6 +97,10 @@ class WebStore:
         """Refuse."""
         _refuse("DELETE", key)
 
+    def delete_version(self, key: str, etag: str) -> None:
+        """Refuse."""
+        _refuse("DELETE", key)
+
     def delete_many(self, keys: Iterable[str]) -> None:
         """Refuse."""
         _refuse("DELETE", "")

@@ -75,7 +75,12 @@ def kind_of(name: str, request: pytest.FixtureRequest, directory: Path) -> Kind:
         case "gcs":
             gcs: GcsPlace = request.getfixturevalue("gcs_server")
             return _kind(
-                name, f"gs://{gcs.bucket}/", prefix, gcs.endpoint, "", frozenset({"copy", "complete"})
+                name,
+                f"gs://{gcs.bucket}/",
+                prefix,
+                gcs.endpoint,
+                "",
+                frozenset({"copy", "complete", "delete"}),
             )
         case _:
             azure: AzurePlace = request.getfixturevalue("azure_server")

@@ -207,6 +207,17 @@ def test_deleted_is_gone(store: ObjectStore) -> None:
     assert sorted(_keys(store)) == sorted(keys[5:-2])
 
 
+def test_only_the_version_that_is_named_is_deleted(store: ObjectStore, kind: Kind) -> None:
+    store.delete_version("never/there", "0")
+    old = store.put("k", [b"old"])
+    new = store.put("k", [b"newer"])
+    if "delete" not in kind.ignores:
+        _changed(lambda: store.delete_version("k", old.etag))
+        assert _read(store, "k") == b"newer"
+    store.delete_version("k", new.etag)
+    _missing(lambda: store.head("k"))
+
+
 # Where a store does not keep a key as it is: it is refused, or taken for another one, or loses its tag.
 _REFUSED, _ANOTHER, _UNTAGGED = "refused", "another", "untagged"
 _OF_FILES = {"local": _REFUSED, "versity": _ANOTHER}
