@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from csi.faults import BeyondRange, NoRoom, NotFound, TooLate, WrongState
+from csi.faults import BeyondRange, NoRoom, NotFound, PoolClosed, TooLate, WrongState
 from sidemount.host.logs import log
 from sidemount.model.errors import (
     BadMessage,
@@ -43,6 +43,7 @@ CODES: Mapping[type[VolumeError], grpc.StatusCode] = {
     BadMessage: grpc.StatusCode.INTERNAL,
     NotFound: grpc.StatusCode.NOT_FOUND,
     WrongState: grpc.StatusCode.FAILED_PRECONDITION,
+    PoolClosed: grpc.StatusCode.FAILED_PRECONDITION,
     BeyondRange: grpc.StatusCode.OUT_OF_RANGE,
     TooLate: grpc.StatusCode.DEADLINE_EXCEEDED,
     NoRoom: grpc.StatusCode.RESOURCE_EXHAUSTED,

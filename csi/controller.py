@@ -13,7 +13,7 @@ from csi.controller_listing import after_token, check_page, page_length, token_o
 from csi.controller_pools import Pools
 from csi.faults import NotFound
 from csi.proto import csi_pb2
-from csi.provision_plan import check_flags, choose_places, options_of
+from csi.provision_plan import check_flags, check_place_flags, choose_places, options_of
 from csi.provision_request import (
     parse_capabilities,
     parse_capacity,
@@ -22,7 +22,7 @@ from csi.provision_request import (
     parse_parameters,
     parse_snapshot,
 )
-from csi.publish_request import parse_capability
+from csi.publish_request import parse_capability, parse_secrets
 from csi.volume_state import Content, Kind, SnapshotState, VolumeState
 from sidemount.model.errors import InvalidRequest, Unsupported, VolumeError, shown
 from sidemount.model.facts import Facts
@@ -42,6 +42,8 @@ _CAPABILITIES = (
 )
 _READ_AHEAD = 500  # entries that are read for a page beyond what it is known to need
 _SECOND_NS = 1_000_000_000
+_SIZE_MAX = (1 << 63) - 1
+_OF_COPIES = frozenset({"CREATE_DELETE_SNAPSHOT", "LIST_SNAPSHOTS", "CLONE_VOLUME", "GET_SNAPSHOT"})
 
 
 class ControllerService:
@@ -79,16 +81,20 @@ class ControllerService:
             capabilities=[
                 csi_pb2.ControllerServiceCapability(rpc=of_rpc(type=of_rpc.Type.Value(name)))
                 for name in _CAPABILITIES
+                if self._pools.has_copies or name not in _OF_COPIES
             ]
         )
 
     # Volumes -----------------------------------------------------------------------------------------
 
     async def _create(self, request: csi_pb2.CreateVolumeRequest) -> csi_pb2.CreateVolumeResponse:
-        return csi_pb2.CreateVolumeResponse(volume=_volume(await self._pools.create(parse_create(request))))
+        return csi_pb2.CreateVolumeResponse(
+            volume=_volume(await self._pools.create(parse_create(request), parse_secrets(request.secrets)))
+        )
 
     async def _delete(self, request: csi_pb2.DeleteVolumeRequest) -> csi_pb2.DeleteVolumeResponse:
-        await self._pools.delete(Kind.VOLUME, parse_id(request.volume_id, "volume_id"))
+        id_ = parse_id(request.volume_id, "volume_id")
+        await self._pools.delete(Kind.VOLUME, id_, parse_secrets(request.secrets))
         return csi_pb2.DeleteVolumeResponse()
 
     async def _expand(
@@ -100,7 +106,7 @@ class ControllerService:
             raise InvalidRequest("capacity_range is missing")
         if request.HasField("volume_capability"):
             parse_capability(request.volume_capability, "volume_capability")
-        found = await self._pools.expand(id_, capacity)
+        found = await self._pools.expand(id_, capacity, parse_secrets(request.secrets))
         return csi_pb2.ControllerExpandVolumeResponse(
             capacity_bytes=found.capacity_bytes, node_expansion_required=False
         )
@@ -117,7 +123,8 @@ class ControllerService:
         id_ = parse_id(request.volume_id, "volume_id")
         if not request.volume_capabilities:
             raise InvalidRequest("volume_capabilities are missing")
-        found = await self._pools.volume(id_)  # S2-35: only what is known to be there is confirmed
+        secrets = parse_secrets(request.secrets)
+        found = await self._pools.volume(id_, secrets)  # S2-35: only what is known to be there is confirmed
         try:
             self._check_valid(request, found)
         except VolumeError as error:
@@ -144,13 +151,14 @@ class ControllerService:
     async def _list(self, request: csi_pb2.ListVolumesRequest) -> csi_pb2.ListVolumesResponse:
         check_page(request.max_entries)
         places = after_token(await self._pools.ids(Kind.VOLUME), request.starting_token)
-        entries = []
-        for state in await self._page(Kind.VOLUME, places, request.max_entries):
+        entries, read = [], []
+        for place, state in await self._page(Kind.VOLUME, places, request.max_entries):
             assert isinstance(state, VolumeState)
             status = csi_pb2.ListVolumesResponse.VolumeStatus()
             entries.append(csi_pb2.ListVolumesResponse.Entry(volume=_volume(state), status=status))
+            read.append(place)
         count = page_length([entry.ByteSize() for entry in entries], request.max_entries)
-        token = token_of(entries[count - 1].volume.volume_id) if count < len(entries) else ""
+        token = token_of(read[count - 1]) if count < len(entries) else ""
         return csi_pb2.ListVolumesResponse(entries=entries[:count], next_token=token)
 
     async def _capacity(self, request: csi_pb2.GetCapacityRequest) -> csi_pb2.GetCapacityResponse:
@@ -160,8 +168,8 @@ class ControllerService:
             where = "parameters"
             places = choose_places(parameters, self._facts(), self._pools.names, where)
             for place in places:
-                options_of(parameters, place.driver_class, where)
-                check_flags(flags, place.driver_class, "mount_flags")
+                options_of(parameters, place, where)
+                check_place_flags(flags, place, "mount_flags")
         except InvalidRequest:
             raise
         except VolumeError:
@@ -169,14 +177,15 @@ class ControllerService:
         pools = {place.pool for place in places}
         sizes = [await self._pools.available_bytes(pool) for pool in sorted(pools)]
         return csi_pb2.GetCapacityResponse(
-            available_capacity=sum(sizes), maximum_volume_size=Int64Value(value=max(sizes, default=0))
+            available_capacity=min(sum(sizes), _SIZE_MAX),
+            maximum_volume_size=Int64Value(value=max(sizes, default=0)),
         )
 
     # Snapshots ---------------------------------------------------------------------------------------
 
     async def _cut(self, request: csi_pb2.CreateSnapshotRequest) -> csi_pb2.CreateSnapshotResponse:
         return csi_pb2.CreateSnapshotResponse(
-            snapshot=_snapshot(await self._pools.cut(parse_snapshot(request)))
+            snapshot=_snapshot(await self._pools.cut(parse_snapshot(request), parse_secrets(request.secrets)))
         )
 
     async def _delete_snapshot(
@@ -198,7 +207,9 @@ class ControllerService:
         else:
             places = after_token(await self._pools.ids(Kind.SNAPSHOT), request.starting_token)
             # Of which volume a snapshot is stands in its record alone, so all are read for that.
-            found = await self._page(Kind.SNAPSHOT, places, 0 if source else request.max_entries)
+            found = [
+                s for _, s in await self._page(Kind.SNAPSHOT, places, 0 if source else request.max_entries)
+            ]
         entries = [
             csi_pb2.ListSnapshotsResponse.Entry(snapshot=_snapshot(state))
             for state in found
@@ -216,10 +227,10 @@ class ControllerService:
 
     async def _page(
         self, kind: Kind, places: Iterable[tuple[str, str]], max_entries: int
-    ) -> "list[VolumeState | SnapshotState]":
-        """Return what is there, in order: at least one more than `max_entries` if there are so many."""
+    ) -> "list[tuple[str, VolumeState | SnapshotState]]":
+        """Return what is there, in order, each with what it was listed as: at least one more than `max_entries` if there are so many."""
         rest = list(places)
-        found: list[VolumeState | SnapshotState] = []
+        found: list[tuple[str, VolumeState | SnapshotState]] = []
         while rest and (not max_entries or len(found) <= max_entries):
             length = max_entries + _READ_AHEAD if max_entries else len(rest)
             found += await self._pools.read(kind, rest[:length])

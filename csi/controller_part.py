@@ -5,12 +5,17 @@ from collections.abc import Callable
 
 from csi import controller
 from csi.boundary import Method
+from csi.bucket_access import BucketAccess
+from csi.bucket_identity import BucketIdentity
+from csi.bucket_pool import BucketPool
 from csi.controller import ControllerService
 from csi.controller_pools import Pools
 from csi.metrics_pools import PoolMetrics
 from csi.pool_identity import PoolIdentity
+from csi.pool_sources import is_bucket
 from csi.settings import Settings
 from csi.volume_pool import DirectoryPool
+from csi.volume_store import VolumeStore
 from sidemount.model.facts import Facts
 from sidemount.model.provisioned import holds_volumes
 
@@ -38,10 +43,15 @@ class ControllerPart:
 
     @staticmethod
     def _pool(
-        settings: Settings, path: str, facts: Callable[[], Facts], observe: Callable[[str], None]
-    ) -> DirectoryPool:
-        identity = PoolIdentity(path, settings.state_dir, lambda pool: holds_volumes(facts(), pool))
-        return DirectoryPool(path, observe, identity)
+        settings: Settings, pool: str, facts: Callable[[], Facts], observe: Callable[[str], None]
+    ) -> VolumeStore:
+        def is_named(pool: str) -> bool:
+            return holds_volumes(facts(), pool)
+
+        if not is_bucket(pool):
+            return DirectoryPool(pool, observe, PoolIdentity(pool, settings.state_dir, is_named))
+        access = BucketAccess(pool, facts, settings.secrets_dir, settings.pool_timeout_s)
+        return BucketPool(pool, access, BucketIdentity(pool, settings.state_dir, is_named), observe)
 
     @property
     def is_ready(self) -> bool:

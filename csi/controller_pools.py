@@ -2,14 +2,16 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
 from csi.controller_jobs import Jobs, Key
-from csi.faults import NotFound
+from csi.faults import NotFound, PoolClosed
+from csi.hidden_texts import HiddenTexts
 from csi.place_threads import PlaceThreads
+from csi.pool_sources import no_copies
 from csi.provision_plan import check_content_fits, check_same, plan_volume
 from csi.provision_request import CapacityRange, CreateRequest, SnapshotRequest
 from csi.volume_copy import Progress
@@ -18,13 +20,14 @@ from csi.volume_state import Content, Kind, SnapshotState, VolumeState
 from csi.volume_store import VolumeStore
 from sidemount.host.limited_log import LimitedLog
 from sidemount.host.logs import log
-from sidemount.model.errors import BadMessage, PublishConflict, VolumeError, shown
+from sidemount.model.errors import PublishConflict, VolumeError, shown
 from sidemount.model.facts import Facts
 
 T = TypeVar("T")
 _SETTLE_S = 30.0
 _SETTLE_AT_ONCE = 4
 _CHUNK = 2000
+_NONE = HiddenTexts()
 
 
 class Pools:
@@ -55,22 +58,27 @@ class Pools:
 
     # Looking -----------------------------------------------------------------------------------------
 
-    async def volume(self, id_: str) -> VolumeState:
-        """Return a volume. Raises NotFound; NotReady if a pool that may have it does not answer."""
-        found = await self._find(id_, lambda store: store.volume(id_))
+    @property
+    def has_copies(self) -> bool:
+        """Tell whether any pool has snapshots and clones."""
+        return any(store.has_copies for store in self._stores.values())
+
+    async def volume(self, id_: str, secrets: HiddenTexts = _NONE) -> VolumeState:
+        """Return a volume. Raises NotFound; NotReady if a pool that may have it does not answer, PoolClosed if nobody can look into it."""
+        found = await self._find(self._bound(secrets), lambda store: store.volume(id_))
         if found is None:
             raise NotFound(f"there is no volume {shown(id_)}")
         return found
 
     async def snapshot(self, id_: str) -> SnapshotState:
         """Return a snapshot. Raises as `volume` does."""
-        found = await self._find(id_, lambda store: store.snapshot(id_))
+        found = await self._find(self._stores, lambda store: store.snapshot(id_))
         if found is None:
             raise NotFound(f"there is no snapshot {shown(id_)}")
         return found
 
     async def ids(self, kind: Kind) -> list[tuple[str, str]]:
-        """Return id and pool of what may be there, sorted by id."""
+        """Return what may be there, as its pool tells it apart, with its pool; sorted."""
         listed = await asyncio.gather(
             *(self._threads.quick(name, partial(store.ids, kind)) for name, store in self._stores.items())
         )
@@ -78,15 +86,16 @@ class Pools:
 
     async def read(
         self, kind: Kind, places: Sequence[tuple[str, str]]
-    ) -> "list[VolumeState | SnapshotState]":
-        """Return what is there of ids and their pools, in their order; what is not, or cannot be read, is left out."""
-        found: dict[str, VolumeState | SnapshotState] = {}
+    ) -> "list[tuple[str, VolumeState | SnapshotState]]":
+        """Return what is there of what `ids` has told, in that order, each with its place; what is not, or cannot be read, is left out."""
+        found: dict[tuple[str, str], VolumeState | SnapshotState] = {}
         for pool, store in self._stores.items():
             ids = [id_ for id_, place in places if place == pool]
             for begin in range(0, len(ids), _CHUNK):
                 chunk = ids[begin : begin + _CHUNK]
-                found.update(await self._threads.quick(pool, partial(_read, store, kind, chunk)))
-        return [found[id_] for id_, _ in places if id_ in found]
+                states = await self._threads.quick(pool, partial(store.states, kind, chunk))
+                found.update({(id_, pool): state for id_, state in states.items()})
+        return [(place[0], found[place]) for place in places if place in found]
 
     async def available_bytes(self, pool: str) -> int:
         """Return how much room a pool has."""
@@ -121,17 +130,33 @@ class Pools:
         """Return for how long the oldest operation has been under way."""
         return self._jobs.oldest_s()
 
-    async def _find(self, id_: str, look: Callable[[VolumeStore], T | None]) -> T | None:
-        """Return what one of the pools has; of one that does not answer nothing is known, so nothing may be said."""
+    def _bound(self, secrets: HiddenTexts) -> Mapping[str, VolumeStore]:
+        """Return the pools by name, asked with the credentials of a call."""
+        return (
+            {name: store.bound(secrets) for name, store in self._stores.items()} if secrets else self._stores
+        )
+
+    async def _find(
+        self,
+        stores: Mapping[str, VolumeStore],
+        look: Callable[[VolumeStore], T | None],
+        passed_over: tuple[type[VolumeError], ...] = (),
+    ) -> T | None:
+        """Return what one of the pools has; of one that does not answer nothing is known, so nothing may be said.
+
+        `passed_over` are faults that do not count.
+        """
         asked = [
             asyncio.ensure_future(self._threads.quick(name, partial(look, store)))
-            for name, store in self._stores.items()
+            for name, store in stores.items()
         ]
         fault: VolumeError | None = None
         try:
             for answer in asyncio.as_completed(asked):
                 try:
                     found = await answer
+                except passed_over:
+                    continue
                 except VolumeError as error:
                     fault = error
                     continue
@@ -147,48 +172,61 @@ class Pools:
 
     # Changing ----------------------------------------------------------------------------------------
 
-    async def create(self, request: CreateRequest) -> VolumeState:
+    async def create(self, request: CreateRequest, secrets: HiddenTexts = _NONE) -> VolumeState:
         """Return the volume that is asked for, made if it is not there. Raises VolumeError."""
-        found = await self._find(request.id, lambda store: store.volume(request.id))
+        stores = self._bound(secrets)
+        # Into a closed pool nobody has made it with these credentials; if it is to be made there, that says so.
+        found = await self._find(stores, lambda store: store.named(request.id), (PoolClosed,))
         if found is None:
             plan = plan_volume(request, self._facts(), self.names)
+            store = stores[plan.pool]
             if request.content is not None:
-                source_pool, size_bytes = await self._content(request.content)
+                if not store.has_copies:
+                    raise no_copies(store.name)
+                source_pool, size_bytes = await self._content(request.content, secrets)
                 check_content_fits(request.content, size_bytes, plan.capacity_bytes)
                 plan = replace(plan, source_pool=source_pool)
-            store = self._stores[plan.pool]
             found = await self._run(
                 (Kind.VOLUME.value, request.id), request, store, lambda: store.make_volume(plan)
             )
         check_same(request, found)
         return found
 
-    async def _content(self, content: Content) -> tuple[str, int]:
+    async def _content(self, content: Content, secrets: HiddenTexts) -> tuple[str, int]:
         """Return the pool that has it, and how many bytes it is known to hold."""
         if content.kind is Kind.SNAPSHOT:
             snapshot = await self.snapshot(content.id)
             return snapshot.pool, snapshot.size_bytes
-        return (await self.volume(content.id)).pool, 0  # what it holds is known when it is cut
+        pool = (await self.volume(content.id, secrets)).pool
+        if not self._stores[pool].has_copies:
+            raise no_copies(pool)
+        return pool, 0  # what it holds is known when it is cut
 
-    async def delete(self, kind: Kind, id_: str) -> None:
+    async def delete(self, kind: Kind, id_: str, secrets: HiddenTexts = _NONE) -> None:
         """See that nothing of that id is there any more."""
-        for store in self._stores.values():
-            await self._run(
-                (kind.value, id_), ("delete", store.name), store, partial(store.remove, kind, id_)
-            )
+        was_there, closed = False, None
+        for store in self._bound(secrets).values():
+            try:
+                was_there |= await self._run(
+                    (kind.value, id_), ("delete", store.name), store, partial(store.remove, kind, id_)
+                )
+            except PoolClosed as fault:
+                closed = fault
         self._wake.set()
+        if closed is not None and not was_there:
+            raise closed  # it may be there
 
-    async def expand(self, id_: str, capacity: CapacityRange) -> VolumeState:
+    async def expand(self, id_: str, capacity: CapacityRange, secrets: HiddenTexts = _NONE) -> VolumeState:
         """Return the volume, not smaller than is asked for."""
-        found = await self.volume(id_)
-        store = self._stores[found.pool]
+        found = await self.volume(id_, secrets)
+        store = self._stores[found.pool].bound(secrets)
         return await self._run((Kind.VOLUME.value, id_), capacity, store, lambda: store.expand(id_, capacity))
 
-    async def cut(self, request: SnapshotRequest) -> SnapshotState:
+    async def cut(self, request: SnapshotRequest, secrets: HiddenTexts = _NONE) -> SnapshotState:
         """Return the snapshot that is asked for, made if it is not there. Raises VolumeError."""
-        found = await self._find(request.id, lambda store: store.snapshot(request.id))
+        found = await self._find(self._stores, lambda store: store.snapshot(request.id))
         if found is None:
-            store = self._stores[(await self.volume(request.source_volume_id)).pool]
+            store = self._stores[(await self.volume(request.source_volume_id, secrets)).pool]
             found = await self._run(
                 (Kind.SNAPSHOT.value, request.id), request, store, lambda: store.make_snapshot(request)
             )
@@ -257,16 +295,3 @@ class Pools:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _read(store: VolumeStore, kind: Kind, ids: Sequence[str]) -> "dict[str, VolumeState | SnapshotState]":
-    found: dict[str, VolumeState | SnapshotState] = {}
-    for id_ in ids:
-        try:
-            state = store.volume(id_) if kind is Kind.VOLUME else store.snapshot(id_)
-        except BadMessage as error:
-            log("csi.controller").error("record_unreadable", kind=kind.value, id=id_, fault=str(error))
-            continue
-        if state is not None:
-            found[id_] = state
-    return found

@@ -13,6 +13,10 @@ class WrongState(PublishConflict):
     """Understood, but the node, the target or the volume is not as the call needs it."""
 
 
+class PoolClosed(WrongState):
+    """A pool in a bucket that nobody can look into now: no class serves it, or there are no credentials for it."""
+
+
 class BeyondRange(InvalidRequest):
     """A size that the volume cannot have."""
 

@@ -2,13 +2,13 @@
 
 import contextlib
 import errno
-import hashlib
 import os
 import re
 import secrets
 import threading
 from collections.abc import Callable
 
+from csi.pool_memory import PoolMemory
 from csi.volume_files import read_text, sync_directory, write_text
 from sidemount.host.logs import log
 from sidemount.model.errors import HostFailure, NotReady
@@ -27,7 +27,7 @@ class PoolIdentity:
         """The id is remembered in `state_dir`, if there is one. `is_named` tells whether somebody knows of volumes in a pool; it may raise NotReady."""
         self._pool = pool
         self._marker = f"{pool}/{MARKER}"
-        self._memory = _memory(state_dir, pool) if state_dir else ""
+        self._memory = PoolMemory(state_dir, pool)
         self._is_named = is_named
         self._mutex = threading.Lock()
         self._id = ""
@@ -42,7 +42,7 @@ class PoolIdentity:
 
     def _look(self) -> None:
         signature = self._signature()
-        expected = self._id or self._remembered()
+        expected = self._id or self._memory.recall()
         found = None if signature is None else self._read()
         if found is None:
             found = self._first(expected)
@@ -50,10 +50,10 @@ class PoolIdentity:
         elif expected and found != expected:
             raise NotReady(
                 f"at {self._pool} is another pool than before: its id is {found}, not {expected}",
-                hint=f"mount the filesystem of the pool{self._forget()}",
+                hint=f"mount the filesystem of the pool{self._memory.way_out()}",
             )
         self._id = found
-        self._remember(found)
+        self._memory.keep(found)
         self._seen = signature
 
     def _first(self, expected: str) -> str:
@@ -61,7 +61,7 @@ class PoolIdentity:
         if expected:
             raise NotReady(
                 f"pool {self._pool} is not there: the directory has no file {MARKER}",
-                hint=f"mount its filesystem{self._forget()}",
+                hint=f"mount its filesystem{self._memory.way_out()}",
             )
         if not self._holds_anything() and self._is_named(self._pool):
             raise NotReady(
@@ -106,29 +106,3 @@ class PoolIdentity:
                 if os.listdir(f"{self._pool}/{place}"):
                     return True
         return False
-
-    # Memory ------------------------------------------------------------------------------------------
-
-    def _remembered(self) -> str:
-        return (read_text(self._memory) or "").strip() if self._memory else ""
-
-    def _remember(self, id_: str) -> None:
-        """Keep the id for after a restart. A state that is full is no reason not to serve."""
-        if not self._memory or self._remembered() == id_:
-            return
-        try:
-            os.makedirs(os.path.dirname(self._memory), mode=0o700, exist_ok=True)
-            write_text(self._memory, f"{id_}\n")
-        except OSError as error:
-            log("csi.pool").error("pool_not_remembered", pool=self._pool, fault=str(error))
-
-    def _forget(self) -> str:
-        """Return what else a hint says: how a pool is given up for another one."""
-        restart = "restart the controller"
-        return "; if it is gone for good, " + (
-            f"remove {self._memory} and {restart}" if self._memory else restart
-        )
-
-
-def _memory(state_dir: str, pool: str) -> str:
-    return f"{state_dir}/pools/{hashlib.sha256(pool.encode()).hexdigest()[:32]}"

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from csi.faults import BeyondRange
+from csi.pool_sources import is_bucket, source_in
 from csi.provision_request import CreateRequest
 from csi.publish_request import COMPONENT_MAX_BYTES, MAP_MAX_BYTES
 from csi.volume_state import Content, VolumeState
-from sidemount.model.class_choice import serves
 from sidemount.model.did_you_mean import suggestion
 from sidemount.model.driver_class import DriverClass
 from sidemount.model.errors import (
@@ -24,6 +24,7 @@ from sidemount.model.errors import (
 )
 from sidemount.model.facts import Facts
 from sidemount.model.options import check_options, parse_mount_options
+from sidemount.model.provisioned import pool_source
 from sidemount.model.sub_path import sub_path_fault
 from sidemount.model.volume_request import Delivery
 
@@ -34,7 +35,9 @@ VOLUME = "volume"
 ENFORCE = "enforceCapacity"
 MODE = "directoryMode"
 _OWN = (CLASS, SOURCE, SUB_PATH, ENFORCE, MODE)
-_SCHEME = "dir://"
+_OWN_IN_BUCKETS = (CLASS, SOURCE, SUB_PATH, ENFORCE)  # the mode is an option there
+PLACE_OPTIONS = ("endpoint", "region", "pathStyle")
+"""Options that say where a bucket is. A pool's are its class's: the controller has to find there what nodes mount."""
 _DEFAULT_MODE = 0o777  # a pod of any user may write; a class of its own narrows it
 _MODE = re.compile(r"0?[0-7]{3,4}\Z")
 
@@ -82,8 +85,8 @@ def plan_volume(request: CreateRequest, facts: Facts, pools: Sequence[str]) -> V
     """Decide what a CreateVolume comes to. Raises VolumeError."""
     where = f"parameters of volume {shown(request.name)}"
     place = _only(choose_places(request.parameters, facts, pools, where), where)
-    options = options_of(request.parameters, place.driver_class, where)
-    check_flags(request.flags, place.driver_class, f"mount_flags of volume {shown(request.name)}")
+    options = options_of(request.parameters, place, where)
+    check_place_flags(request.flags, place, f"mount_flags of volume {shown(request.name)}")
     sub_path = request.parameters.get(SUB_PATH, "")
     fault = sub_path_fault(sub_path)
     if not fault and any(len(part.encode()) > COMPONENT_MAX_BYTES for part in sub_path.split("/")):
@@ -91,9 +94,10 @@ def plan_volume(request: CreateRequest, facts: Facts, pools: Sequence[str]) -> V
     if fault:
         raise InvalidRequest(f"{where}: {SUB_PATH} {shown(sub_path)} {fault}")
     capacity = request.capacity.wanted_bytes
+    is_enforced = _is_enforced(request.parameters, place.pool, where)
     context = {
         CLASS: place.driver_class.name,
-        SOURCE: f"{_SCHEME}{place.pool}",
+        SOURCE: source_in(place.driver_class, place.pool),
         VOLUME: request.id,
         **({SUB_PATH: sub_path} if sub_path else {}),
         **options,
@@ -105,7 +109,7 @@ def plan_volume(request: CreateRequest, facts: Facts, pools: Sequence[str]) -> V
         name=request.name,
         pool=place.pool,
         capacity_bytes=capacity,
-        limit_bytes=capacity if _is_enforced(request.parameters, where) else 0,
+        limit_bytes=capacity if is_enforced else 0,
         parameters=request.parameters,
         context=context,
         sub_path=sub_path,
@@ -126,11 +130,18 @@ def choose_places(
         Place(found, pool)
         for found in classes.values()
         for pool in ([wanted] if wanted else pools)
-        if serves(found, f"{_SCHEME}{pool}")
+        if source_in(found, pool)
     ]
     if not places:
         raise _no_place(classes, [wanted] if wanted else pools, where)
     return tuple(places)
+
+
+def check_place_flags(flags: Iterable[str], place: Place, where: str) -> None:
+    """See that the class takes every mount option in that pool (S4-12). Raises InvalidRequest."""
+    entries = tuple(flags)
+    check_flags(entries, place.driver_class, where)
+    _check_place_options((entry.partition("=")[0] for entry in entries), place, where)
 
 
 def check_flags(flags: Iterable[str], driver_class: DriverClass, where: str) -> None:
@@ -172,7 +183,7 @@ def _only(places: Sequence[Place], where: str) -> Place:
     if len(places) == 1:
         return places[0]
     choices = ", ".join(
-        f"{CLASS} {place.driver_class.name} with {SOURCE} {_SCHEME}{place.pool}" for place in places
+        f"{CLASS} {place.driver_class.name} with {SOURCE} {pool_source(place.pool)}" for place in places
     )
     raise InvalidRequest(
         f"{where}: there are several classes or pools: {choices}", hint=f"name {CLASS} and {SOURCE}"
@@ -184,9 +195,9 @@ def _pool_of(parameters: Mapping[str, str], pools: Sequence[str], where: str) ->
     source = parameters.get(SOURCE)
     if source is None:
         return ""
-    choices = ", ".join(f"{_SCHEME}{pool}" for pool in pools)
+    choices = ", ".join(pool_source(pool) for pool in pools)
     for pool in pools:
-        if source.rstrip("/") == f"{_SCHEME}{pool}":
+        if source.rstrip("/") == pool_source(pool):
             return pool
     raise InvalidRequest(
         f"{where}: {SOURCE} {shown(source)} is no pool of this controller", hint=f"it has {choices}"
@@ -213,12 +224,12 @@ def _named(name: str, facts: Facts, where: str) -> DriverClass:
 
 
 def _no_place(classes: Mapping[str, DriverClass], pools: Sequence[str], where: str) -> PolicyDenied:
-    told = ", ".join(f"{_SCHEME}{pool}" for pool in pools)
+    told = ", ".join(pool_source(pool) for pool in pools)
     if not pools:
         return PolicyDenied(
             f"{where}: this controller has no pool to make volumes in",
             reason=Reason.SOURCE_NOT_PERMITTED,
-            hint="start it with --pool DIR",
+            hint="start it with --pool",
         )
     if not classes:
         return PolicyDenied(
@@ -234,25 +245,44 @@ def _no_place(classes: Mapping[str, DriverClass], pools: Sequence[str], where: s
     )
 
 
-def options_of(parameters: Mapping[str, str], driver_class: DriverClass, where: str) -> dict[str, str]:
+def options_of(parameters: Mapping[str, str], place: Place, where: str) -> dict[str, str]:
     """Return the options of the class among the parameters, as they were written. Raises InvalidRequest for any other key."""
-    given = {key: value for key, value in parameters.items() if key not in _OWN}
+    own = _OWN_IN_BUCKETS if is_bucket(place.pool) else _OWN
+    options = place.driver_class.options
+    given = {key: value for key, value in parameters.items() if key not in own}
     for key in given:
-        if key not in driver_class.options:
-            known = (*_OWN, *driver_class.options)
+        if key not in options:
+            known = (*own, *options)
             raise InvalidRequest(
                 f"{where}: {shown(key)} is not known",
                 reason=Reason.INVALID_OPTION,
                 hint=suggestion(key, known) or f"known are {', '.join(known)}",
             )
-    check_options(driver_class.options, given.items(), where)
+    check_options(options, given.items(), where)
+    _check_place_options(given, place, where)
     return given
 
 
-def _is_enforced(parameters: Mapping[str, str], where: str) -> bool:
-    text = parameters.get(ENFORCE, "true")
+def _check_place_options(names: Iterable[str], place: Place, where: str) -> None:
+    for name in names:
+        if is_bucket(place.pool) and name in PLACE_OPTIONS:
+            raise InvalidRequest(
+                f"{where}: {shown(name)} is the class's, which says where the pool is",
+                reason=Reason.INVALID_OPTION,
+                hint=f"leave it out; have the admin give it a default in class {place.driver_class.name}",
+            )
+
+
+def _is_enforced(parameters: Mapping[str, str], pool: str, where: str) -> bool:
+    """Tell whether the size is a limit. A bucket has none that all mounts of a volume could keep."""
+    text = parameters.get(ENFORCE, "false" if is_bucket(pool) else "true")
     if text not in ("true", "false"):
         raise InvalidRequest(f"{where}: {ENFORCE} {shown(text)} is not a boolean", hint="write true or false")
+    if text == "true" and is_bucket(pool):
+        raise InvalidRequest(
+            f"{where}: {ENFORCE} true cannot be kept in pool {pool}: a bucket's volume has no limit",
+            hint="leave it out: the size is only told; or use a pool that is a directory",
+        )
     return text == "true"
 
 

@@ -12,7 +12,8 @@ from csi.endpoint import parse_endpoint
 from sidemount.model.did_you_mean import suggestion
 from sidemount.model.errors import InvalidRequest, shown
 from sidemount.model.names import subdomain_fault
-from sidemount.model.source_uri import source_fault
+from sidemount.model.provisioned import POOL_SCHEMES
+from sidemount.model.source_uri import scheme_of, source_fault
 from sidemount.model.sub_path import unprintable_fault
 
 ENV_PREFIX = "SIDEMOUNT_CSI_"
@@ -163,11 +164,23 @@ def _check_places(settings: Settings) -> None:
         for what, place in places:
             _check_apart("--secrets-dir", settings.secrets_dir, f"in {what}", place)
         places.append((f"the credentials {settings.secrets_dir}", settings.secrets_dir))
+    _check_buckets([pool for pool in settings.pools if "://" in pool])
     for pool in settings.pools:
+        if "://" in pool:
+            continue
         _check_apart("--pool", pool, f"beside the socket {settings.endpoint}", socket_dir)
         for what, place in places:
             _check_apart("--pool", pool, f"in {what}", place)
         places.append((f"the pool {pool}", pool))
+
+
+def _check_buckets(pools: Sequence[str]) -> None:
+    for place, pool in enumerate(pools):
+        for other in pools[:place]:
+            if _names(pool, other) or _names(other, pool):
+                raise InvalidRequest(
+                    f"--pool {pool}: lies in the pool {other}, or around it", hint="name a prefix of its own"
+                )
 
 
 def _check_apart(flag: str, path: str, where: str, other: str) -> None:
@@ -240,11 +253,23 @@ def _node_id(text: str) -> str:
 
 
 def _pool(text: str) -> str:
+    if "://" in text:
+        return _bucket(text)
     path = _directory(text)
     fault = source_fault(f"dir://{path}")
     if fault:
         raise ValueError(f"can be no volume's source: it {fault}")
     return path
+
+
+def _bucket(text: str) -> str:
+    fault = source_fault(text)
+    if fault:
+        raise ValueError(f"can be no volume's source: it {fault}")
+    known = POOL_SCHEMES["objects"]
+    if scheme_of(text) not in known:
+        raise ValueError(f"is no pool: a directory's path, or {'://, '.join(known)}://")
+    return text.rstrip("/")
 
 
 def _existing(text: str) -> Path | None:
@@ -336,10 +361,11 @@ _SETTINGS = (
     ),
     _Setting(
         "pool",
-        "DIR",
+        "DIR|URI",
         _pool,
         None,
-        "where volumes are made, at the same path as on every node; may be given more than once",
+        "where volumes are made: a directory, at the same path as on every node, or a prefix in a bucket, s3://BUCKET/PREFIX; "
+        "may be given more than once",
         is_list=True,
         field="pools",
         needed_by=(CONTROLLER,),

@@ -9,7 +9,8 @@ import re
 from sidemount.model.errors import InvalidRequest, shown
 
 NAME_MAX_BYTES = 128
-_ID_MAX = 48
+_OWN_MAX = 48  # of a name that is its own id
+_ID_MAX = 64  # of any; an id in a bucket has a mark at its end
 # A component of a path on any filesystem: nothing hidden, nothing relative, no separator.
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 _HASHED = re.compile(r"csi-[0-9a-f]{40}\Z")
@@ -30,7 +31,7 @@ def check_name(name: str) -> None:
 
 def id_of_name(name: str) -> str:
     """Return the id: the name itself where it can be one, else a hash of it; no two names have the same."""
-    if len(name) <= _ID_MAX and _ID.match(name) and not _HASHED.match(name):
+    if len(name) <= _OWN_MAX and _ID.match(name) and not _HASHED.match(name):
         return name
     return f"csi-{hashlib.sha256(name.encode()).hexdigest()[:_HEX]}"
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from csi.faults import BeyondRange, NotFound, WrongState
+from csi.hidden_texts import HiddenTexts
 from csi.pool_identity import PoolIdentity
 from csi.provision_plan import VolumePlan
 from csi.provision_request import CapacityRange, SnapshotRequest
@@ -38,7 +39,7 @@ from csi.volume_state import (
 from csi.volume_tree import check_no_mounts
 from sidemount.host import budget
 from sidemount.host.logs import log
-from sidemount.model.errors import HostFailure, NotReady, OperationPending, shown
+from sidemount.model.errors import BadMessage, HostFailure, NotReady, OperationPending, shown
 from sidemount.model.pool_layout import UNFINISHED, unfinished_dir
 
 _PRIVATE = 0o700
@@ -47,6 +48,8 @@ _PLACE_MODE = 0o711
 
 class DirectoryPool:
     """One pool. Safe in several threads and processes: each thing has a lock, which dies with whoever holds it."""
+
+    has_copies = True
 
     def __init__(
         self,
@@ -71,6 +74,10 @@ class DirectoryPool:
         """Return what was copied into it."""
         return self._making.progress
 
+    def bound(self, secrets: HiddenTexts) -> "DirectoryPool":
+        """Return itself: a directory needs no credentials."""
+        return self
+
     def stop(self) -> None:
         """Have copies and removals end at their next file."""
         self._making.stop.set()
@@ -82,6 +89,10 @@ class DirectoryPool:
         with self._told():
             return self._volumes.read(id_)
 
+    def named(self, name_id: str) -> VolumeState | None:
+        """Return the volume of a name: that is its id."""
+        return self.volume(name_id)
+
     def snapshot(self, id_: str) -> SnapshotState | None:
         """Return a snapshot."""
         with self._told():
@@ -91,6 +102,19 @@ class DirectoryPool:
         """Return the ids of what may be there."""
         with self._told():
             return (self._volumes if kind is Kind.VOLUME else self._snapshots).ids()
+
+    def states(self, kind: Kind, ids: Sequence[str]) -> "dict[str, VolumeState | SnapshotState]":
+        """Return what is there of some ids."""
+        found: dict[str, VolumeState | SnapshotState] = {}
+        for id_ in ids:
+            try:
+                state = self.volume(id_) if kind is Kind.VOLUME else self.snapshot(id_)
+            except BadMessage as error:
+                log("csi.controller").error("record_unreadable", kind=kind.value, id=id_, fault=str(error))
+                continue
+            if state is not None:
+                found[id_] = state
+        return found
 
     def available_bytes(self) -> int:
         """Return how much an unprivileged user could write."""
@@ -149,11 +173,12 @@ class DirectoryPool:
                 )
             return state
 
-    def remove(self, kind: Kind, id_: str) -> None:
+    def remove(self, kind: Kind, id_: str) -> bool:
         """Take it away; `settle` removes what it holds."""
         with self._told(), self._owned(kind, id_):
             records = self._volumes if kind is Kind.VOLUME else self._snapshots
-            if records.read(id_) is not None:
+            is_there = records.read(id_) is not None
+            if is_there:
                 directory = directory_of(self._path, kind, id_)
                 check_no_mounts(directory)
                 if kind is Kind.VOLUME:
@@ -161,8 +186,10 @@ class DirectoryPool:
                 self._making.do("gone", lambda: self._making.throw_away(kind, id_, directory))
                 log("csi.pool").info("gone", kind=kind.value, id=id_, pool=self._path)
             place = unfinished_dir(self._path, unfinished_name(kind, id_))
-            if os.path.lexists(place):
+            is_unfinished = os.path.lexists(place)
+            if is_unfinished:
                 self._making.do("aside", lambda: self._making.throw_away(kind, id_, place))
+            return is_there or is_unfinished
 
     # What is left ------------------------------------------------------------------------------------
 
