@@ -46,6 +46,11 @@ class Controlled(Plugin):
         """The pool, which is there for the test's own process as well."""
         return self.node.work / "pool"
 
+    @property
+    def pool_name(self) -> str:
+        """The pool, as the controller is told of it."""
+        return str(self.pool)
+
     def offer(self, name: str, pool: Path) -> None:
         """Add a class that provisions from a pool."""
         (self.node.work / "facts" / f"{name}.yaml").write_text(POOL_CLASS.format(name=name, pool=pool))
@@ -61,7 +66,7 @@ class Controlled(Plugin):
                 *(*self.within, sys.executable, "-m", entry, self.role),
                 *("--endpoint", f"unix://{self.socket}", "--facts", str(self.node.work / "facts")),
                 *(node_flags if self.role == "all" else ()),
-                *("--pool", str(self.pool), *self.flags),
+                *("--pool", self.pool_name, *self.flags),
             ],
             log=self.log,
             environment={"PYTHONFAULTHANDLER": "1", **self.environment},
