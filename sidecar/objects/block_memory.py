@@ -20,15 +20,15 @@ def fitting_block_bytes(block_bytes: int, bound_bytes: int) -> int:
 class Block:
     """Content in memory. Whoever wants to see it takes `view`, and slices that; None: it is another's by now.
 
-    `is_unread`: it was read ahead, and nobody has asked for it yet.
+    `is_unread`: it was read ahead, and nobody has asked for it yet. `is_passed`: whoever read on and on in it is beyond it.
     """
 
-    __slots__ = ("_buffer", "is_unread", "size", "view")
+    __slots__ = ("_buffer", "is_passed", "is_unread", "size", "view")
 
     def __init__(self, buffer: BlockBuffer, size: int) -> None:
         self._buffer = buffer
         self.size = size
-        self.is_unread = False
+        self.is_unread = self.is_passed = False
         self.view: memoryview | None = memoryview(buffer)[:size]
 
     def cut(self, size: int) -> None:
@@ -77,6 +77,11 @@ class BlockMemory:
     def allocated_bytes(self) -> int:
         """Return what all buffers take, those that wait for their next use among them."""
         return self._allocated
+
+    @property
+    def is_idle(self) -> bool:
+        """Tell whether there is a buffer that waits for its next use."""
+        return bool(self._idle)
 
     def take(self, size: int) -> BlockBuffer | None:
         """Return a buffer of that size, not above that of a block. None if there is no room for one, or no memory."""

@@ -3,10 +3,12 @@
 import errno
 import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sidecar.objects.blocks import version_of
+from sidecar.objects.block_costs import BlockCosts
+from sidecar.objects.blocks import BlockKey, version_of
 from sidecar.objects.cache_volume import CacheVolume
 from sidemount.stores.store import FaultKind, ObjectInfo, ObjectStore, StoreFault
 
@@ -16,7 +18,9 @@ _GONE = frozenset({FaultKind.CHANGED, FaultKind.MISSING, FaultKind.RANGE})
 class BlockSource:
     """Reads of one volume's objects. For any thread; every call may wait."""
 
-    def __init__(self, store: ObjectStore, volume: CacheVolume | None, block_bytes: int) -> None:
+    def __init__(
+        self, store: ObjectStore, volume: CacheVolume | None, block_bytes: int, costs: BlockCosts
+    ) -> None:
         self.in_progress = 0
         self.store_bytes = 0
         self.store_reads = 0
@@ -25,6 +29,7 @@ class BlockSource:
         self._store = store
         self._volume = volume
         self._block_bytes = block_bytes
+        self._costs = costs
         self._lock = threading.Lock()
 
     def load(self, info: ObjectInfo, number: int, content: memoryview) -> None:
@@ -37,15 +42,20 @@ class BlockSource:
         if self._volume is not None:
             self._volume.offer(key, content)
 
-    def read(self, info: ObjectInfo, offset: int, content: memoryview) -> None:
-        """Fill a buffer with any part of an object. Raises as `load` does."""
+    def read(self, info: ObjectInfo, offset: int, content: memoryview) -> bool:
+        """Fill a buffer with any part of an object. Return whether the store was asked. Raises as `load` does."""
         number, start = divmod(offset, self._block_bytes)
         if self._volume is not None and start + len(content) <= self._block_bytes:
             key = (info.key, version_of(info), number)
             if self._volume.load_part(key, start, content):
                 self._count(0, len(content))
-                return
+                return False
         self.get(info, offset, content)
+        return True
+
+    def has_unread(self, key: BlockKey) -> bool:
+        """Tell whether the cache volume has a block that has to be read as a whole before parts of it may."""
+        return self._volume is not None and self._volume.has_unverified(key)
 
     def get(self, info: ObjectInfo, offset: int, content: memoryview) -> None:
         """Fill a buffer from the store, for somebody who waits for it."""
@@ -54,6 +64,7 @@ class BlockSource:
 
     def fetch(self, info: ObjectInfo, offset: int, content: memoryview) -> None:
         """Fill a buffer from the store."""
+        began_s = time.monotonic()
         try:
             got = self._store.get(info.key, offset, content, etag=info.etag)
         except StoreFault as fault:
@@ -66,6 +77,7 @@ class BlockSource:
             raise StoreFault(
                 errno.EIO, FaultKind.TRUNCATED, f"{info.key!r}: {got.size} bytes of {len(content)}"
             )
+        self._costs.note(got.size, time.monotonic() - began_s)
         self._count(got.size, 0)
 
     @contextmanager

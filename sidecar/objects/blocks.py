@@ -1,7 +1,9 @@
 """Blocks of objects in memory: found without a lock, fetched once however many wait, the longest unused given up first.
 
 A block belongs to one version of an object and to no other. What is read ahead and not asked for yet is given up last: it is
-newer than what the same reader has just left behind, but has been used less recently.
+newer than what the same reader has just left behind, but has been used less recently. What has been left behind is given up first; and
+before reading on and on takes more than a modest part of the memory it takes that, unless it comes by for the second time: memory
+that was never used costs as much as fetching into it.
 """
 
 import contextlib
@@ -20,6 +22,7 @@ Load = Callable[[ObjectInfo, int, memoryview], None]
 
 _ROOM_PAUSE_S = 0.01  # a view that is let go of tells nobody
 _ROOM_WAIT_S = 5.0
+_PASSING_BYTES = 128 << 20  # for what is read on and on, once
 
 
 class NoRoom(Exception):
@@ -74,6 +77,8 @@ class Blocks:
         self._found: dict[BlockKey, Block] = {}
         self._used: OrderedDict[BlockKey, None] = OrderedDict()
         self._unread: OrderedDict[BlockKey, None] = OrderedDict()
+        self._passed: OrderedDict[BlockKey, None] = OrderedDict()
+        self._read_once: OrderedDict[BlockKey, None] = OrderedDict()  # and given up since
         self._fetches: dict[BlockKey, Fetch] = {}
         self._lingering: list[Block] = []
 
@@ -105,7 +110,7 @@ class Blocks:
         view = block.view
         if view is None:
             return None
-        if block.is_unread:
+        if block.is_unread or block.is_passed:
             self._mark_read(key, block)
         with contextlib.suppress(KeyError):  # given up meanwhile; nobody else gets what there is a view of
             self._used.move_to_end(key)
@@ -130,6 +135,16 @@ class Blocks:
             for found in [found for found in self._found if found[0] == key]:
                 self._give_up(found)
             self._room.notify_all()
+
+    def pass_by(self, keys: list[BlockKey]) -> None:
+        """Give up before others what somebody who reads on and on has left behind."""
+        with self._lock:
+            for key in keys:
+                block = self._found.get(key)
+                if block is not None and not block.is_unread and not block.is_passed:
+                    block.is_passed = True
+                    self._used.pop(key, None)
+                    self._passed[key] = None
 
     def let_go(self, keys: list[BlockKey]) -> None:
         """Give up before all others what was read ahead for somebody who will not come for it."""
@@ -168,7 +183,9 @@ class Blocks:
         block: Block | None = None
         fault: Exception | None = NoRoom()
         try:
-            block = Block(self._room_for(fetch.size, _ROOM_WAIT_S if waits else 0), fetch.size)
+            room = self._room_for(fetch.size, _ROOM_WAIT_S if waits else 0, passes=self._is_passing(fetch))
+            block = Block(room, fetch.size)
+            del room
             assert block.view is not None
             self._load(fetch.info, fetch.number, block.view)
             fault = None
@@ -222,12 +239,17 @@ class Blocks:
         with self._lock:
             self._drop(block)
 
-    def _room_for(self, size: int, wait_s: float) -> BlockBuffer:
+    def _is_passing(self, fetch: Fetch) -> bool:
+        return fetch.is_ahead and fetch.key not in self._read_once
+
+    def _room_for(self, size: int, wait_s: float, *, passes: bool = False) -> BlockBuffer:
         """Return a buffer, giving up what has been unused for the longest time. Raises NoRoom."""
         deadline = time.monotonic() + wait_s
         with self._lock:
             while True:
                 self._drop_lingering()
+                if passes and self._memory.allocated_bytes >= _PASSING_BYTES and not self._memory.is_idle:
+                    self._give_up_of(self._passed)
                 buffer = self._memory.take(size)
                 if buffer is not None:
                     return buffer
@@ -264,9 +286,10 @@ class Blocks:
 
     def _mark_read(self, key: BlockKey, block: Block) -> None:
         with self._lock:
-            if block.is_unread and self._found.get(key) is block:
-                block.is_unread = False
+            if self._found.get(key) is block:
+                block.is_unread = block.is_passed = False
                 self._unread.pop(key, None)
+                self._passed.pop(key, None)
                 self._used[key] = None
 
     def _drop(self, block: Block) -> None:
@@ -283,12 +306,14 @@ class Blocks:
                 self._drop(block)
 
     def _give_up_oldest(self) -> bool:
-        for order in (self._used, self._unread):
-            for _ in range(len(order)):
-                key, _ = order.popitem(last=False)
-                if self._give_up(key):
-                    return True
-                order[key] = None  # in use, so not the oldest
+        return any(self._give_up_of(order) for order in (self._passed, self._used, self._unread))
+
+    def _give_up_of(self, order: OrderedDict[BlockKey, None]) -> bool:
+        for _ in range(len(order)):
+            key, _ = order.popitem(last=False)
+            if self._give_up(key):
+                return True
+            order[key] = None  # in use, so not the oldest
         return False
 
     def _give_up(self, key: BlockKey) -> bool:
@@ -299,7 +324,12 @@ class Blocks:
         del self._found[key]
         self._used.pop(key, None)
         self._unread.pop(key, None)
+        self._passed.pop(key, None)
         self.evicted += 1
+        if block.is_passed:
+            self._read_once[key] = None
+            if len(self._read_once) * self.block_bytes > self.bound_bytes:
+                self._read_once.popitem(last=False)
         if block.is_unread:
             self.unread_bytes += block.size
         self._memory.give_back(buffer)

@@ -96,6 +96,11 @@ class CacheVolume:
             return read_part(path_of(self._directory, number), of, offset, content)
         return False
 
+    def has_unverified(self, key: BlockKey) -> bool:
+        """Tell whether a block is there of which no part may be read before the whole was: a predecessor has written it."""
+        number = number_of(identity(key, self._block_bytes))
+        return number in self.index and not self.index.is_verified(number)
+
     def has(self, key: BlockKey) -> bool:
         """Tell whether a block is there, right or not, as far as is known."""
         return number_of(identity(key, self._block_bytes)) in self.index

@@ -40,6 +40,12 @@ class Shares:
                     del self._active[other]
             return min(self._most, self._blocks // len(self._active))
 
+    def given(self, now_s: float) -> int:
+        """Return how many blocks all streams together may have."""
+        with self._lock:
+            active = sum(now_s - at_s <= _ACTIVE_S for at_s in self._active.values())
+            return min(self._most * active, self._blocks)
+
     def end(self, stream: "Stream") -> None:
         """Count a stream no more."""
         with self._lock:
@@ -49,7 +55,8 @@ class Shares:
 class Stream:
     """One reader in a file. `window` is how many blocks beyond the current one are wanted.
 
-    `asked` is the block up to which all have been asked for, itself not included; `first` where that began. `is_starved`: there are so many
+    `asked` is the block up to which all have been asked for, itself not included; `first` where that began; `passed` the one
+    up to which all have been left behind. `is_starved`: there are so many
     streams that not even the block it is in would stay in memory until it has been read.
     """
 
@@ -61,6 +68,7 @@ class Stream:
         "first",
         "is_proven",
         "is_starved",
+        "passed",
         "requests",
         "used",
         "window",
@@ -77,6 +85,7 @@ class Stream:
         self.block = -1
         self.first = 0
         self.asked = 0
+        self.passed = 0
 
     def grow(self, end: int) -> None:
         """Take a request that ends beyond all before it. Whoever goes on from the beginning of a file will read it all."""
@@ -92,11 +101,15 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What to do about a request: whether its reader reads on and on, which blocks to fetch for him, which nobody will come for."""
+    """What to do about a request: whether its reader reads on and on, which blocks to fetch for him, which nobody will come for.
+
+    `passed`: which he has left behind.
+    """
 
     is_sequential: bool
     ahead: range
     abandoned: range
+    passed: range = range(0)
 
 
 _NOTHING = range(0)
@@ -150,7 +163,7 @@ class Streams:
         stream = Stream(offset, offset + size, self._clock)
         self._streams.append(stream)
         advice = self._advance(stream, offset) if stream.is_proven else _SINGLE
-        return Advice(advice.is_sequential, advice.ahead, abandoned)
+        return Advice(advice.is_sequential, advice.ahead, abandoned, advice.passed)
 
     def _end(self, stream: Stream) -> range:
         self._shares.end(stream)
@@ -161,7 +174,13 @@ class Streams:
         block = offset // self._block_bytes
         if block <= stream.block:
             return _SINGLE if stream.is_starved else _GOES_ON
+        if stream.block < 0:
+            stream.passed = block
         stream.block = block
+        behind = range(
+            stream.passed, block - 1
+        )  # the kernel may yet ask out of turn for what is in the one before
+        stream.passed = max(behind.stop, stream.passed)
         share = self._shares.of_one(stream, time.monotonic())
         stream.is_starved = share == 0
         stream.window = min(share, max(1, stream.window * 2))
@@ -170,8 +189,8 @@ class Streams:
         if stream.is_starved:
             return _SINGLE
         if end <= begin:
-            return _GOES_ON
+            return Advice(True, _NOTHING, _NOTHING, behind)
         if not stream.asked:
             stream.first = begin
         stream.asked = end
-        return Advice(True, range(begin, end), _NOTHING)
+        return Advice(True, range(begin, end), _NOTHING, behind)

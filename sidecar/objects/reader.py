@@ -1,12 +1,14 @@
 """Reading one open file: one version of one object, and no other."""
 
 import threading
+import time
 from functools import partial
 
 from sidecar.objects.block_heat import BlockHeat
 from sidecar.objects.block_memory import Block
 from sidecar.objects.block_source import BlockSource
 from sidecar.objects.blocks import BlockKey, Blocks, NoRoom, version_of
+from sidecar.objects.file_heat import FileHeat
 from sidecar.objects.read_ahead import Advice, Shares, Streams
 from sidecar.objects.read_ahead_threads import ReadAheadThreads
 from sidemount.stores.store import ObjectInfo
@@ -28,12 +30,14 @@ class ReaderParts:
         shares: Shares,
         threads: ReadAheadThreads,
         heat: BlockHeat,
+        files: FileHeat,
     ) -> None:
         self.blocks = blocks
         self.source = source
         self.shares = shares
         self.threads = threads
         self.heat = heat
+        self.files = files
         self.hits = 0
         self.hit_bytes = 0
         self.misses = 0
@@ -54,6 +58,7 @@ class Reader:
         self._block_bytes = parts.blocks.block_bytes
         self._version = version_of(info)
         self._streams = Streams(parts.shares, self._block_bytes, info.size)
+        self._file = parts.files.file(info)
 
     def read_now(self, offset: int, size: int) -> memoryview | None:
         """Return what is in memory; None if anything has to be waited for. The view is of the cache itself."""
@@ -81,7 +86,9 @@ class Reader:
         if found is not None:
             return found
         first, last = self._numbers(offset, size)
-        if not advice.is_sequential and not self._wants_blocks(offset, size, first, last):
+        if not (
+            advice.is_sequential or self._file.wants_blocks or self._wants_blocks(offset, size, first, last)
+        ):
             return self._read_exactly(offset, size)
         try:
             if first == last:
@@ -152,7 +159,8 @@ class Reader:
             self._blocks.give_back(block)  # as soon as nobody looks at the answer any more
 
     def _filled(self, offset: int, content: memoryview) -> memoryview:
-        self._parts.source.read(self.info, offset, content)
+        if self._parts.source.read(self.info, offset, content):
+            self._parts.files.note_part(self._file, len(content))
         return content
 
     def _wants_blocks(self, offset: int, size: int, first: int, last: int) -> bool:
@@ -164,12 +172,17 @@ class Reader:
             block_size <= _WHOLE_BYTES
             or size * 4 >= block_size * 3
             or (offset == 0 and self.info.size <= self._block_bytes)
+            or self._parts.source.has_unread(self._key(first))
             or self._parts.heat.note(self._key(first))
         )
 
     def _follow(self, advice: Advice) -> None:
+        if not advice.is_sequential:
+            self._file.used_s = time.monotonic()
         if advice.abandoned:
             self._blocks.let_go([self._key(number) for number in advice.abandoned])
+        if advice.passed:
+            self._blocks.pass_by([self._key(number) for number in advice.passed])
         for number in advice.ahead:
             fetch = self._blocks.expect(self.info, number, is_ahead=True)
             if fetch is None:

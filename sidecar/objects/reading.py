@@ -3,11 +3,13 @@
 import time
 from dataclasses import dataclass
 
+from sidecar.objects.block_costs import BlockCosts
 from sidecar.objects.block_heat import BlockHeat
 from sidecar.objects.block_memory import BlockMemory, fitting_block_bytes
 from sidecar.objects.block_source import BlockSource
 from sidecar.objects.blocks import Blocks
 from sidecar.objects.cache_volume import CacheVolume
+from sidecar.objects.file_heat import FileHeat
 from sidecar.objects.prefetch import Prefetch, PrefetchProgress
 from sidecar.objects.read_ahead import Shares
 from sidecar.objects.read_ahead_threads import ReadAheadThreads
@@ -21,6 +23,7 @@ __all__ = ["ReadStatistics", "Reader", "Reading"]
 _MOST_THREADS = 16
 _CLOSE_S = 2.0
 _WAIT_MARGIN_S = 10
+_THREADS_FOR_FILES = 4  # one in so many
 _QUEUE_SHARE = 4  # of the memory, for what waits to be written to the cache volume
 
 
@@ -28,7 +31,7 @@ _QUEUE_SHARE = 4  # of the memory, for what waits to be written to the cache vol
 class ReadStatistics:
     """What reading has come to since the daemon began. Requests: `hits` were answered from memory at once.
 
-    `exact_reads`: requests that were answered by a GET of just that range. `read_ahead_unused_bytes`: fetched and given up before anybody asked.
+    `exact_reads`: requests that were answered by a GET of just that range. `whole_files`: which were fetched as they were read at random. `read_ahead_unused_bytes`: fetched and given up before anybody asked.
     `stale`: reads of a version that is gone. `volume_*`: the cache volume.
     """
 
@@ -36,6 +39,8 @@ class ReadStatistics:
     hit_bytes: int
     misses: int
     exact_reads: int
+    whole_files: int
+    whole_files_bytes: int
     store_reads: int
     store_bytes: int
     stale: int
@@ -67,17 +72,20 @@ class Reading:
             if cache_dir and settings.disk_cache_bytes
             else None
         )
-        self._source = BlockSource(store, self._volume, block_bytes)
+        costs = BlockCosts(block_bytes)
+        self._source = BlockSource(store, self._volume, block_bytes, costs)
         wait_s = settings.request_timeout_s + settings.retry_timeout_s + _WAIT_MARGIN_S
         self._blocks = Blocks(memory, self._source.load, wait_s)
         in_memory = memory.bound_bytes // block_bytes
-        self._threads = ReadAheadThreads(max(1, min(_MOST_THREADS, settings.connections // 2)))
+        threads = max(1, min(_MOST_THREADS, settings.connections // 2))
+        self._threads = ReadAheadThreads(threads)
+        shares = Shares(settings.read_ahead_blocks, in_memory)
+        at_once = max(1, threads // _THREADS_FOR_FILES)
+        self._files = FileHeat(
+            self._blocks, self._source, self._volume, costs, shares, self._threads, at_once
+        )
         self._parts = ReaderParts(
-            self._blocks,
-            self._source,
-            Shares(settings.read_ahead_blocks, in_memory),
-            self._threads,
-            BlockHeat(in_memory),
+            self._blocks, self._source, shares, self._threads, BlockHeat(in_memory, costs), self._files
         )
         self._at_open = ReadingAtOpen(store, self._blocks, self._source, self._volume)
         self._prefetch = Prefetch(store, settings, self._blocks, self._source, self._volume)
@@ -109,6 +117,8 @@ class Reading:
             hit_bytes=self._parts.hit_bytes,
             misses=self._parts.misses,
             exact_reads=self._parts.exact_reads,
+            whole_files=self._files.files,
+            whole_files_bytes=self._files.fetched_bytes,
             store_reads=self._source.store_reads,
             store_bytes=self._source.store_bytes,
             stale=self._source.stale,

@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from sidecar.objects import blocks as memory_of_passing
 from sidecar.objects.block_memory import Block, BlockMemory, fitting_block_bytes
 from sidecar.objects.blocks import Blocks, NoRoom
 from sidemount.stores.store import FaultKind, ObjectInfo, StoreFault
@@ -209,3 +210,39 @@ def test_a_block_that_is_looked_at_keeps_its_buffer() -> None:
 )
 def test_enough_blocks_fit(wanted: int, bound: int, fitting: int) -> None:
     assert fitting_block_bytes(wanted, bound) == fitting
+
+
+def passing(blocks: Blocks, loader: Loader, numbers: range) -> None:
+    """Read on and on, as a reader with some blocks ahead does."""
+    for number in numbers:
+        fetch = blocks.expect(INFO, number, is_ahead=True)
+        assert fetch is not None
+        blocks.carry_out(fetch, waits=True)
+        del fetch
+        assert blocks.read(INFO, number)[0] == number % 256
+        blocks.pass_by([blocks.key(INFO, number - 1)])
+
+
+def test_who_reads_on_and_on_takes_what_he_has_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_of_passing, "_PASSING_BYTES", 4 * BLOCK)
+    loader = Loader()
+    blocks = make(loader, 32)
+    blocks.read(INFO, 900)
+    passing(blocks, loader, range(20))
+    assert blocks.allocated_bytes == 4 * BLOCK
+    assert blocks.has(blocks.key(INFO, 900))  # which is somebody else's
+    passing(blocks, loader, range(17))
+    assert blocks.allocated_bytes >= 16 * BLOCK  # what comes by for the second time is worth memory
+    assert blocks.allocated_bytes <= blocks.bound_bytes
+
+
+def test_what_somebody_else_asks_for_is_not_left_behind() -> None:
+    loader = Loader()
+    blocks = make(loader)
+    for number in range(3):
+        blocks.read(INFO, number)
+    blocks.pass_by([blocks.key(INFO, number) for number in range(3)])
+    blocks.read(INFO, 0)
+    for number in range(10, 17):
+        blocks.read(INFO, number)
+    assert [blocks.has(blocks.key(INFO, number)) for number in range(3)] == [True, False, False]

@@ -3,6 +3,7 @@
 import random
 import threading
 
+from sidecar.objects.block_costs import BlockCosts
 from sidecar.objects.block_heat import BlockHeat
 from sidecar.objects.read_ahead import Advice, Shares, Streams
 from sidecar.objects.read_ahead_threads import ReadAheadThreads
@@ -144,7 +145,7 @@ def test_more_streams_than_memory_has_blocks_for_get_no_whole_blocks() -> None:
 
 
 def test_a_block_is_hot_only_while_there_is_room_for_it() -> None:
-    heat = BlockHeat(4)
+    heat = BlockHeat(4, BlockCosts(BLOCK))
     assert [heat.note(("key", "etag", 0)) for _ in range(6)] == [False] * 5 + [True]
     for _ in range(20):
         assert not any(heat.note(("key", "etag", number)) for number in range(5))
