@@ -123,17 +123,8 @@ class LocalStore:
 
     def delete(self, key: str) -> None:
         """Remove an object, and the directories that nothing is left in."""
-        try:
-            with _faults("DELETE", key):
-                path = self._path(key)
-                os.unlink(path)
-        except StoreFault as error:
-            if error.kind is not FaultKind.MISSING:
-                raise
-            return
-        with contextlib.suppress(OSError):
-            while (path := os.path.dirname(path)) != self._root:
-                os.rmdir(path)
+        with _faults("DELETE", key), self._alone():
+            self._remove(key)
 
     def delete_version(self, key: str, etag: str) -> None:
         """Remove an object if it is that version still."""
@@ -141,7 +132,7 @@ class LocalStore:
             found = _etag(self._path(key))
             if found and found != etag:
                 raise fault(FaultKind.CHANGED, f"DELETE {key!r}: another version than the one that was named")
-            self.delete(key)
+            self._remove(key)
 
     def delete_many(self, keys: Iterable[str]) -> None:
         """Remove objects."""
@@ -278,6 +269,16 @@ class LocalStore:
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(made)
+
+    def _remove(self, key: str) -> None:
+        path = self._path(key)
+        try:
+            os.unlink(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        with contextlib.suppress(OSError):
+            while (path := os.path.dirname(path)) != self._root:
+                os.rmdir(path)
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:

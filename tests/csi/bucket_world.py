@@ -132,6 +132,11 @@ class Bucket:
         return sorted(info.key for info in listed if not info.key.endswith("/.sidemount/pool"))
 
 
+def plan_for(name: str, size: int = 0) -> VolumePlan:
+    """Return what a CreateVolume in `POOL` comes to."""
+    return plan_volume(request_of(name, size), facts_of(), [POOL])
+
+
 def request_of(name: str, size: int = 0, content: Content | None = None, **parameters: str) -> CreateRequest:
     """Return a request for a volume."""
     return CreateRequest(

@@ -5,8 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from e2e.servers.fixtures import azure_server, gcs_server, seaweedfs_server, versity_server
 from tests.csi.plugin import Plugin
 from tests.host.mount_node import MountNode, scratch_directory
+
+__all__ = ["azure_server", "gcs_server", "seaweedfs_server", "versity_server"]
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from google.protobuf.wrappers_pb2 import Int64Value
@@ -145,8 +146,9 @@ def test_a_bucket_has_room_for_whatever_may_be_asked_for(controller: InBucket) -
     ],
 )
 def test_parameters_that_are_refused(controller: InBucket, parameters: dict[str, str], told: str) -> None:
+    named: dict[str, Any] = dict(parameters)
     with pytest.raises(Refused, match=told) as refused:
-        controller.create("v", **parameters)
+        controller.ask("CreateVolume", controller.create_request("v", **named))
     assert refused.value.code is StatusCode.INVALID_ARGUMENT
 
 
