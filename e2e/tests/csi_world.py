@@ -28,6 +28,8 @@ _APPLY_S, _ROLLOUT_S = 120.0, 240.0
 _POOL = "/srv/pool"
 SHOWN = "/srv/e2e-shown"
 """A directory of every node that the node service has too, for classes whose sources are no pool. Anybody may write to it."""
+BUCKET_POOL = "s3://bucket/claims"
+"""A pool that the controller knows besides, of which nobody can say where it is before there is a class for it."""
 # As docs/csi.md says: a directory that a class serves is mounted into the DaemonSet at its own path.
 _OVERLAY = """
 apiVersion: kustomize.config.k8s.io/v1beta1
@@ -38,6 +40,9 @@ patches:
   patch: |
     - {{op: add, path: /spec/template/spec/containers/0/volumeMounts/-, value: {{name: shown, mountPath: {shown}, mountPropagation: HostToContainer}}}}
     - {{op: add, path: /spec/template/spec/volumes/-, value: {{name: shown, hostPath: {{path: {shown}, type: DirectoryOrCreate}}}}}}
+- target: {{kind: Deployment, name: controller}}
+  patch: |
+    - {{op: add, path: /spec/template/spec/containers/0/args/-, value: "--pool={bucket}"}}
 """
 _CONTROLLER = SOURCE / "e2e/cluster/companions/snapshot-controller.yaml"
 _SNAPSHOTS = "snapshot.storage.k8s.io"
@@ -146,7 +151,9 @@ class CsiPath:
 
     def _apply_overlay(self, name: str) -> None:
         (own := self._directory / name).mkdir(exist_ok=True)
-        (own / "kustomization.yaml").write_text(_OVERLAY.format(overlay=name, shown=SHOWN))
+        (own / "kustomization.yaml").write_text(
+            _OVERLAY.format(overlay=name, shown=SHOWN, bucket=BUCKET_POOL)
+        )
         self.api.run("apply", "-k", str(own), timeout_s=_APPLY_S)
         self.roll_out()
 
