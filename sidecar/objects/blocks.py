@@ -22,7 +22,6 @@ Load = Callable[[ObjectInfo, int, memoryview], None]
 
 _ROOM_PAUSE_S = 0.01  # a view that is let go of tells nobody
 _ROOM_WAIT_S = 5.0
-_PASSING_BYTES = 128 << 20  # for what is read on and on, once
 
 
 class NoRoom(Exception):
@@ -62,16 +61,18 @@ class Fetch:
 class Blocks:
     """The blocks of one volume. For any thread.
 
-    `load` fills a buffer with a block, or raises. `wait_s` bounds how long anybody waits for somebody else's load.
+    `load` fills a buffer with a block, or raises. `wait_s` bounds how long anybody waits for somebody else's load. `passing_bytes`: how much
+    memory what is read on and on may take before it takes what has been left behind.
     """
 
-    def __init__(self, memory: BlockMemory, load: Load, wait_s: float) -> None:
+    def __init__(self, memory: BlockMemory, load: Load, wait_s: float, passing_bytes: int = 1 << 62) -> None:
         self.block_bytes = memory.block_bytes
         self.evicted = 0
         self.unread_bytes = 0  # read ahead, and given up without anybody having asked for it
         self._memory = memory
         self._load = load
         self._wait_s = wait_s
+        self._passing_bytes = passing_bytes
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
         self._found: dict[BlockKey, Block] = {}
@@ -248,7 +249,11 @@ class Blocks:
         with self._lock:
             while True:
                 self._drop_lingering()
-                if passes and self._memory.allocated_bytes >= _PASSING_BYTES and not self._memory.is_idle:
+                if (
+                    passes
+                    and self._memory.allocated_bytes >= self._passing_bytes
+                    and not self._memory.is_idle
+                ):
                     self._give_up_of(self._passed)
                 buffer = self._memory.take(size)
                 if buffer is not None:

@@ -23,6 +23,8 @@ __all__ = ["ReadStatistics", "Reader", "Reading"]
 _MOST_THREADS = 16
 _CLOSE_S = 2.0
 _WAIT_MARGIN_S = 10
+_PASSING_BYTES = 128 << 20  # of memory, for what is read on and on, once; or, if that is more,
+_PASSING_BLOCKS = 64  # four for each thread that fetches: more would only wait for the threads
 _THREADS_FOR_FILES = 4  # one in so many
 _QUEUE_SHARE = 4  # of the memory, for what waits to be written to the cache volume
 
@@ -75,11 +77,12 @@ class Reading:
         costs = BlockCosts(block_bytes)
         self._source = BlockSource(store, self._volume, block_bytes, costs)
         wait_s = settings.request_timeout_s + settings.retry_timeout_s + _WAIT_MARGIN_S
-        self._blocks = Blocks(memory, self._source.load, wait_s)
+        passing_bytes = min(memory.bound_bytes, max(_PASSING_BYTES, _PASSING_BLOCKS * block_bytes))
+        self._blocks = Blocks(memory, self._source.load, wait_s, passing_bytes)
         in_memory = memory.bound_bytes // block_bytes
         threads = max(1, min(_MOST_THREADS, settings.connections // 2))
         self._threads = ReadAheadThreads(threads)
-        shares = Shares(settings.read_ahead_blocks, in_memory)
+        shares = Shares(settings.read_ahead_blocks, passing_bytes // block_bytes)
         at_once = max(1, threads // _THREADS_FOR_FILES)
         self._files = FileHeat(
             self._blocks, self._source, self._volume, costs, shares, self._threads, at_once

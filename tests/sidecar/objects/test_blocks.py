@@ -5,7 +5,6 @@ import threading
 
 import pytest
 
-from sidecar.objects import blocks as memory_of_passing
 from sidecar.objects.block_memory import Block, BlockMemory, fitting_block_bytes
 from sidecar.objects.blocks import Blocks, NoRoom
 from sidemount.stores.store import FaultKind, ObjectInfo, StoreFault
@@ -223,10 +222,9 @@ def passing(blocks: Blocks, loader: Loader, numbers: range) -> None:
         blocks.pass_by([blocks.key(INFO, number - 1)])
 
 
-def test_who_reads_on_and_on_takes_what_he_has_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_of_passing, "_PASSING_BYTES", 4 * BLOCK)
+def test_who_reads_on_and_on_takes_what_he_has_left_behind() -> None:
     loader = Loader()
-    blocks = make(loader, 32)
+    blocks = Blocks(BlockMemory(32 * BLOCK, BLOCK), loader, 20.0, 4 * BLOCK)
     blocks.read(INFO, 900)
     passing(blocks, loader, range(20))
     assert blocks.allocated_bytes == 4 * BLOCK
