@@ -32,6 +32,7 @@ from sidemount.host.volume_state import Surroundings
 from sidemount.model.errors import BadMessage, HostFailure, OperationPending, VolumeError
 from sidemount.model.mountspec import decode_spec
 from sidemount.model.names import client_place
+from sidemount.model.object_numbers import Report
 
 LOCK_FILE = "keeper.lock"
 _STAGING_DIR = ".staging"
@@ -176,6 +177,7 @@ class NodeKeeper:
                 self._around,
                 partial(self._finished, name),
                 partial(self._changed, name),
+                partial(self._counted, name),
                 self._check_s,
                 directory=order["directory"],
             )
@@ -259,6 +261,13 @@ class NodeKeeper:
                 cause=interrupted.cause[:2048],
             )
         )
+
+    def _counted(self, name: str, report: Report) -> None:
+        # Whoever is behind misses some, and learns all of it from the next one.
+        if not self._unsent:
+            self._send(
+                words.written(words.NUMBERS, name=name, process=report.process, numbers=dict(report.numbers))
+            )
 
     def _check(self, name: str, number: int) -> None:
         volume = self._volumes.get(name)

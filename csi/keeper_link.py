@@ -15,9 +15,11 @@ from typing import Any
 
 from csi import keeper_words as words
 from sidemount.host.logs import log
+from sidemount.host.object_exposition import ObjectCounts
 from sidemount.host.session import Phase
 from sidemount.model.errors import BadMessage, HostFailure, NotReady
 from sidemount.model.mountspec import MountSpec, encode_spec
+from sidemount.model.object_numbers import Report
 
 _RESTART_FIRST_S = 0.05
 _RESTART_MOST_S = 5.0
@@ -80,11 +82,19 @@ class Answer:
 class KeeperLink:
     """Whatever is to be kept is told again to every new keeper; nobody else has to remember."""
 
-    def __init__(self, state_dir: str, *, check_s: float, status_changed: Callable[[str], None]) -> None:
-        """`status_changed(name)` is called in the loop."""
+    def __init__(
+        self,
+        state_dir: str,
+        *,
+        check_s: float,
+        status_changed: Callable[[str], None],
+        objects: ObjectCounts | None = None,
+    ) -> None:
+        """`status_changed(name)` is called in the loop. `objects` takes what volumes count."""
         self._state_dir = state_dir
         self._check_s = check_s
         self._status_changed = status_changed
+        self._objects = objects
         self._log = log("csi.keeper_link")
         self._kept: dict[str, Kept] = {}
         self._run_dirs: dict[
@@ -282,6 +292,8 @@ class KeeperLink:
                 name = report.pop("name")
                 self._status[name] = VolumeStatus(**report)
                 self._status_changed(name)
+            case words.NUMBERS:
+                self._counted(report["name"], Report(report["process"], report["numbers"]))
             case words.DROPPED:
                 self._dropped(report["name"])
             case words.ANSWER:
@@ -289,9 +301,19 @@ class KeeperLink:
                 if answer is not None and not answer.done():
                     answer.set_result(Answer(**report))
 
+    def _counted(self, name: str, report: Report) -> None:
+        if self._objects is None:
+            return
+        kept = self._kept.get(name)
+        if kept is not None:
+            self._objects.know(name, kept.spec.driver_class)
+        self._objects.take(name, report)  # also while it is dropped: its last words
+
     def _dropped(self, name: str) -> None:
         self._status.pop(name, None)
         self._run_dirs.pop(name, None)
+        if self._objects is not None and name not in self._kept:
+            self._objects.forget(name)
         done = self._dropping.pop(name, None)
         if done is not None and not done.done():
             done.set_result(None)

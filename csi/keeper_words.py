@@ -16,6 +16,7 @@ DETACH = "detach"  # take away what of ours is mounted at a place that no volume
 SWEEP = "sweep"  # take a dead mount of ours away that a pod has left
 # The keeper's reports.
 STATUS = "status"  # how a volume is
+NUMBERS = "numbers"  # what its daemon's process has counted
 DROPPED = "dropped"  # a volume is detached, and its daemon let go
 ANSWER = "answer"  # to a CHECK, DETACH or LISTEN
 
@@ -32,6 +33,7 @@ _WORDS = Vocabulary(
             *("name", "phase", "fault", "abnormal", "hung", "generation", "lacks"),
             *("takeovers", "remounts", "pause_ms", "cause"),
         ),
+        NUMBERS: ("name", "process", "numbers"),
         DROPPED: ("name",),
         ANSWER: ("id", "fault", "errno", "late", "found"),
     },

@@ -18,6 +18,7 @@ from sidemount.host.volume_state import Surroundings
 from sidemount.model.errors import HostFailure
 from sidemount.model.mountspec import KeeperMount, MountSpec, View
 from sidemount.model.names import view_name
+from sidemount.model.object_numbers import Report
 
 _STATISTICS = "statistics"
 # A daemon's first process runs no filesystem, and says that it lives once a second.
@@ -33,7 +34,9 @@ Answered = Callable[[Outcome, dict[str, int] | None], None]
 
 
 class KeptVolume(VolumeKeeper):
-    """A volume at its target. Tells `changed` whenever its status has."""
+    """A volume at its target. Tells `changed` whenever its status has, and `counted` what its daemon counts."""
+
+    numbers_every_s = 0.0
 
     def __init__(
         self,
@@ -44,6 +47,7 @@ class KeptVolume(VolumeKeeper):
         around: Surroundings,
         finished: Callable[[], None],
         changed: Callable[[Status], None],
+        counted: Callable[[Report], None],
         check_s: float,
         *,
         directory: str = "",
@@ -51,6 +55,7 @@ class KeptVolume(VolumeKeeper):
         """`source` is what mountinfo shows, `directory` as in `VolumeKeeper`. Raises OSError if its socket cannot be made."""
         self._told: Status | None = None
         self._changed = changed
+        self._counted = counted
         self._check_s = check_s
         self._askers: list[Answered] = []
         self._is_late = False  # who was asked last may never end
@@ -85,6 +90,10 @@ class KeptVolume(VolumeKeeper):
         if status != self._told:
             self._told = status
             self._changed(status)
+
+    def numbers_told(self, report: Report) -> None:
+        """Tell what its daemon has counted."""
+        self._counted(report)
 
     def _source_changed(self) -> None:
         super()._source_changed()

@@ -30,6 +30,7 @@ from csi.secret_files import SecretFiles
 from csi.server import Server
 from csi.settings import ALL, POD, Settings
 from csi.targets import Targets
+from sidemount.host.object_exposition import ObjectCounts
 from sidemount.model.errors import HostFailure, OperationPending
 
 LOCK_FILE = "plugin.lock"
@@ -70,10 +71,13 @@ class NodePlugin:
             await self._facts.start()
             if settings.role == ALL:
                 self._controller = ControllerPart(settings, self._facts.facts, self._observe)
+            objects = ObjectCounts(self._seen.tally.label)
+            self._seen.add(objects.collect)
             keeper = KeeperLink(
                 settings.state_dir,
                 check_s=settings.stats_timeout_s,
                 status_changed=lambda name: publications.changed(name),
+                objects=objects,
             )
             launcher = await make_launcher(settings, keeper, lambda name: publications.changed(name))
             publications = Publications(

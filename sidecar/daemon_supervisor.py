@@ -40,6 +40,7 @@ from sidemount.host.handover import (
     Source,
     Stop,
     Stopping,
+    Wanted,
 )
 from sidemount.host.logs import EventLog
 from sidemount.host.loop import Loop, Timer
@@ -138,6 +139,8 @@ class Supervisor:
                 self._server.kill(message.generation)
             case HandOver() if self._server is not None:
                 self._server.hand_over()
+            case Wanted() if isinstance(self._server, Zygote):
+                self._server.tell_numbers()
             case Leaving():
                 self._orphans.give_up()
             case Ask():

@@ -1,6 +1,6 @@
 """How much a daemon has done and is doing: what its heartbeats tell the keeper."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import pyfuse3
@@ -44,15 +44,17 @@ _HANDLERS = (
 class Work:
     """Counters, written by the serving thread and read by the one that talks to the keeper.
 
-    `open_handles` is kept by the built-in filesystems; others leave it None.
+    `open_handles` is kept by the built-in filesystems; others leave it None. `numbers` tells what a filesystem counts, None if it
+    counts nothing.
     """
 
-    __slots__ = ("handled", "in_progress", "open_handles")
+    __slots__ = ("handled", "in_progress", "numbers", "open_handles")
 
     def __init__(self) -> None:
         self.handled = 0
         self.in_progress = 0
         self.open_handles: OpenHandles | None = None
+        self.numbers: Callable[[], Mapping[str, int]] | None = None
 
 
 class CountingOperations(pyfuse3.Operations):

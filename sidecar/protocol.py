@@ -117,6 +117,7 @@ class FilesystemOperations(CountingOperations):
 
     def init(self) -> None:
         """Call the hook. An exception must not reach libfuse: it is logged and kept in `init_error`."""
+        self.work.numbers = getattr(self._filesystem, "numbers", None)
         try:
             self.on_init()
             self._count_handles()

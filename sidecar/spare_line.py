@@ -1,11 +1,12 @@
 """A serving process's line to its first process: orders come, reports go, whatever the serving thread waits for."""
 
 import contextlib
+import logging
 import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from sidecar.daemon_work import Work
@@ -19,6 +20,7 @@ from sidemount.host.handover import (
     HandOver,
     Heartbeat,
     Kept,
+    Numbers,
     Predecessor,
     Ready,
     Serve,
@@ -28,10 +30,13 @@ from sidemount.host.handover import (
 )
 from sidemount.host.readiness import wait_readable
 from sidemount.model.errors import BadMessage
+from sidemount.model.object_numbers import known_numbers
 
+_LOG = logging.getLogger(__name__)
 _CURIOUS_S = 2.0
 _LOOK_EVERY_S = 0.01
 _SEND_TIMEOUT_S = 5.0
+_NUMBERS_EVERY_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +94,8 @@ class SpareLine:
         self._turn = threading.Event()
         self._beat_s = 1.0
         self._generation = 0
+        self._process = int.from_bytes(os.urandom(8)) >> 1  # tells our numbers from those of other processes
+        self._numbers: Mapping[str, int] | None = None
         self.is_handing_over = False
         threading.Thread(target=self._run, name="line", daemon=True).start()
 
@@ -103,6 +110,7 @@ class SpareLine:
     def ready(self) -> None:
         """Tell that INIT is answered."""
         self._send(Ready(generation=self._generation))
+        self.tell_numbers()  # nothing has been counted yet: what is from now on is news
 
     def tell_condition(self, *, takeover: bool, state: str) -> None:
         """Tell whether we can be succeeded."""
@@ -114,18 +122,34 @@ class SpareLine:
         if self._work.open_handles is not None:
             self._send(Usage(open_handles=len(self._work.open_handles)))
 
+    def tell_numbers(self) -> None:
+        """Tell what the filesystem has counted, if it counts and that has changed."""
+        if self._work.numbers is None:
+            return
+        try:
+            found = {name: count for name, count in known_numbers(self._work.numbers()).items() if count}
+        except Exception:
+            self._work.numbers = None  # the line is worth more
+            _LOG.error("numbers_lost", exc_info=True)
+            return
+        if found != self._numbers:
+            self._numbers = found
+            self._send(Numbers(process=self._process, values=found))
+
     def fail(self, detail: str, hint: str, *, lasting: bool) -> None:
         """Tell why we cannot serve."""
         self._send(Failed(detail=detail[:4000], hint=hint[:4000], lasting=lasting))
 
     def say_bye(self, *, clean: bool) -> None:
         """Tell that we end."""
+        self.tell_numbers()
         self._send(Bye(clean=clean))
 
     def _run(self) -> None:
         self._turn.wait()
         now = time.monotonic()
         next_beat, curious_until = now + self._beat_s, now + _CURIOUS_S
+        next_numbers = now + _NUMBERS_EVERY_S
         while True:
             # That the first request is answered is told soon: who dies after that has not died in vain.
             is_curious = now < curious_until and not self._work.handled
@@ -136,6 +160,9 @@ class SpareLine:
             if now >= next_beat or (is_curious and self._work.handled):
                 self.tell_progress()
                 next_beat = now + self._beat_s
+            if now >= next_numbers:
+                self.tell_numbers()
+                next_numbers = now + _NUMBERS_EVERY_S
 
     def _listen(self) -> None:
         received = receive(self._control)

@@ -16,6 +16,7 @@ from sidecar.daemon_settings import Master, Order
 from sidecar.orphaned_mounts import Use
 from sidecar.zygote_children import Child, how_ended, receive
 from sidecar.zygote_deaths import BLAMELESS, Deaths, suspicion_of
+from sidecar.zygote_numbers import NumbersLine
 from sidecar.zygote_parts import ZygoteParts
 from sidecar.zygote_service import Service
 from sidecar.zygote_state import lacks_resend, make_state_dir, may_be_succeeded, resumable_state
@@ -29,6 +30,7 @@ from sidemount.host.handover import (
     Keep,
     Kept,
     Message,
+    Numbers,
     Predecessor,
     Ready,
     Serve,
@@ -75,6 +77,7 @@ class Zygote:
         self._is_ending = False
         self._is_over = False
         self._checked_at = time.monotonic()
+        self._numbers = NumbersLine(lambda message: self._master.tell(message))
 
     # What the keeper wants ----------------------------------------------------------------------------
 
@@ -106,6 +109,7 @@ class Zygote:
 
     def introduce(self) -> tuple[Hello, int | None]:
         """Hand the descriptor back."""
+        self._numbers.new_line()
         hello = Hello(
             takeover=self._can_continue(),
             hands_back=True,
@@ -122,6 +126,11 @@ class Zygote:
         if self._current is not None and self._current.is_ready:
             self._master.tell(Ready(generation=self._generation))
         self._tell_kept()
+        self._numbers.adopted()
+
+    def tell_numbers(self) -> None:
+        """Tell from now on what the volume counts."""
+        self._numbers.wanted()
 
     def take_kept(self, key: int, descriptor: int) -> None:
         """Take what the keeper has kept; what comes too late or twice is not kept open."""
@@ -309,6 +318,8 @@ class Zygote:
                 service.beat(time.monotonic(), message)
             case Usage():
                 service.use(time.monotonic(), message)
+            case Numbers():
+                self._numbers.take(message)
             case Ready():
                 self._serves(service)
             case Condition():

@@ -134,6 +134,10 @@ class ObjectsFilesystem:
         if not is_done:
             raise OSError(errno.EIO, "not everything that was written has reached the store")
 
+    def numbers(self) -> dict[str, int]:
+        """Return what the volume counts, by name."""
+        return self.metrics.numbers()
+
     def stop(self) -> None:
         """End all threads. What has not reached the store stays for a successor."""
         self.volume.drafts.close()

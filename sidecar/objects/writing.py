@@ -154,7 +154,9 @@ class Drafts:
         """Return counts since the start, and how much there is of what now."""
         with self._lock:
             now = {"drafts": len(self._drafts), "abandoned": len(self._abandoned)}
+            drafts = [*self._drafts.values(), *self._abandoned.values()]
         return {
+            "uncommitted_bytes": sum(draft.size for draft in drafts if draft.is_pending),
             "uploads_given_up": self._leftovers.aborted,
             "uploads_to_give_up": len(self._leftovers),
             "staged_bytes": self._shop.staging.used,

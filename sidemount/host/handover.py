@@ -13,10 +13,12 @@ from typing import Any
 from sidemount.host.wire import Kind
 from sidemount.model.errors import BadMessage, shown
 from sidemount.model.mountspec import MountSpec, decode_spec, encode_spec
+from sidemount.model.object_numbers import NAME_MAX, NAMES_MAX
 
 _COUNTER_MAX = (1 << 63) - 1
 _TEXT_MAX = 4096
 _INIT_MAX = 4096
+_NUMBERS_BYTES = 16 << 10
 
 
 class Refusal(Enum):
@@ -214,6 +216,24 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """The daemon could tell what its volume counts. An older keeper passes this over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """The keeper takes numbers. Only whoever has offered is told: an older daemon would break the line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numbers:
+    """What the process that serves has counted since it began. `process` is another one for each; names that are unknown are passed over."""
+
+    process: int
+    values: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     """The directory that is the volume's source, in the frame, said before `Serve`: for a daemon that cannot open it by its path.
 
@@ -235,9 +255,23 @@ FromDaemon = (
     | Answer
     | Lend
     | Usage
+    | Offer
+    | Numbers
 )
 FromKeeper = (
-    Serve | Stop | Refused | Adopted | Kept | Kill | HandOver | Predecessor | Ask | Lent | Leaving | Source
+    Serve
+    | Stop
+    | Refused
+    | Adopted
+    | Kept
+    | Kill
+    | HandOver
+    | Predecessor
+    | Ask
+    | Lent
+    | Leaving
+    | Source
+    | Wanted
 )
 Message = FromDaemon | FromKeeper
 
@@ -254,6 +288,8 @@ def decode(kind: Kind, body: bytes) -> Message:
     found = _TYPE.get(kind)
     if found is None:
         raise BadMessage(f"{kind.name}: not a message between keeper and daemon")
+    if kind is Kind.NUMBERS and len(body) > _NUMBERS_BYTES:
+        raise BadMessage(f"{kind.name}: longer than {_NUMBERS_BYTES} bytes")
     make, table = found
     raw = _object(kind, body)
     wrong = sorted(set(raw) ^ set(table))
@@ -324,6 +360,12 @@ def _octets(raw: Any, where: str) -> bytes:
     return octets
 
 
+def _numbers(raw: Any, where: str) -> dict[str, int]:
+    if type(raw) is not dict or len(raw) > NAMES_MAX or any(len(name) > NAME_MAX for name in raw):
+        raise BadMessage(f"{where}: must be at most {NAMES_MAX} numbers by name, not {shown(raw)}")
+    return {name: _count(value, where) for name, value in raw.items()}
+
+
 def _spec(raw: Any, where: str) -> MountSpec:
     if type(raw) is not str:
         raise BadMessage(f"{where}: must be a mount spec, not {shown(raw)}")
@@ -391,6 +433,9 @@ _KIND: Mapping[type[Any], tuple[Kind, _Table]] = {
     Leaving: (Kind.LEAVING, {}),
     Source: (Kind.SOURCE, {}),
     Usage: (Kind.USAGE, {"open_handles": _COUNT}),
+    Offer: (Kind.OFFER, {}),
+    Wanted: (Kind.WANTED, {}),
+    Numbers: (Kind.NUMBERS, {"process": _COUNT, "values": _Field(_numbers, dict)}),
     Failed: (Kind.FAILED, {"detail": _Field(_text), "hint": _Field(_text), "lasting": _FLAG}),
 }
 _TYPE: Mapping[Kind, tuple[type[Any], _Table]] = {

@@ -16,6 +16,7 @@ from sidemount.host.volume_daemon import is_daemon
 from sidemount.host.volume_gate import Gate, Introduction, Peer
 from sidemount.host.volume_interruptions import Interruptions
 from sidemount.host.volume_legacy import Legacy
+from sidemount.host.volume_numbers import VolumeNumbers
 from sidemount.host.volume_places import VolumePlaces
 from sidemount.host.volume_probe import ProbeDesk
 from sidemount.host.volume_reception import Reception
@@ -27,10 +28,15 @@ from sidemount.host.volume_upkeep import SHORTAGES, Upkeep
 from sidemount.model.errors import HostFailure
 from sidemount.model.mountinfo import Mount
 from sidemount.model.mountspec import KeeperMount
+from sidemount.model.object_numbers import Report
+
+_NUMBERS_EVERY_S = 60.0  # a line of the log
 
 
 class VolumeKeeper:
     """One volume of a keeper. Every method returns at once."""
+
+    numbers_every_s = _NUMBERS_EVERY_S
 
     def __init__(
         self,
@@ -78,7 +84,8 @@ class VolumeKeeper:
         self._deadline: Timer | None = None
         self._upkeep = Upkeep(self.state)
         self._interruptions = Interruptions(self.state.log, session)
-        self._reports = Reports(self.state, self._upkeep, self._interruptions)
+        self._numbers = VolumeNumbers(around.loop, self.numbers_told, every_s=self.numbers_every_s)
+        self._reports = Reports(self.state, self._upkeep, self._interruptions, self._numbers)
         self._gate = Gate(around.loop, run_dir, spec.uid, self, self.state.heard)
         self._probes = ProbeDesk(
             self.state.jobs,
@@ -185,6 +192,13 @@ class VolumeKeeper:
             was_told=daemon.was_told_to_end,
             has_answered=daemon.has_answered,
         )
+
+    # What its daemon counts --------------------------------------------------------------------------
+
+    def numbers_told(self, report: Report) -> None:
+        """Tell what the volume has counted. Whoever adds up reads the log: lines are as many as others make them, so limited."""
+        found = {name: count for name, count in report.numbers.items() if count}
+        self.state.heard.info("volume_counted", instance=report.process, numbers=found)
 
     # The gate's reports ------------------------------------------------------------------------------
 
@@ -344,6 +358,7 @@ class VolumeKeeper:
         if self._deadline is not None:
             self._deadline.cancel()
         self._upkeep.stop()
+        self._numbers.flush()
         self.state.finished()
 
     def close(self) -> None:

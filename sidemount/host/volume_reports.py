@@ -14,14 +14,18 @@ from sidemount.host.handover import (
     Keep,
     Lend,
     Message,
+    Numbers,
+    Offer,
     Ready,
     Stopping,
     Successor,
+    Wanted,
 )
 from sidemount.host.pidfd import is_pidfd
 from sidemount.host.session import Event, Phase
 from sidemount.host.volume_daemon import Daemon
 from sidemount.host.volume_interruptions import Interruptions
+from sidemount.host.volume_numbers import VolumeNumbers
 from sidemount.host.volume_state import VolumeState
 from sidemount.host.volume_upkeep import Upkeep
 from sidemount.model.errors import HostFailure
@@ -30,10 +34,13 @@ from sidemount.model.errors import HostFailure
 class Reports:
     """Takes the reports of one volume's daemon."""
 
-    def __init__(self, state: VolumeState, upkeep: Upkeep, interruptions: Interruptions) -> None:
+    def __init__(
+        self, state: VolumeState, upkeep: Upkeep, interruptions: Interruptions, numbers: VolumeNumbers
+    ) -> None:
         self._state = state
         self._upkeep = upkeep
         self._interruptions = interruptions
+        self._numbers = numbers
 
     def take(self, daemon: Daemon, message: Message, descriptor: int | None) -> None:
         """Take a report, and its descriptor, which is ours to close."""
@@ -65,6 +72,10 @@ class Reports:
                 daemon.was_told_to_end = daemon.was_told_to_end or message.told_to_end
             case Lend():
                 self._on_lend(daemon)
+            case Offer():
+                daemon.tell(Wanted())
+            case Numbers():
+                self._numbers.take(message)
             case Bye():
                 self._on_bye(daemon, message)
             case GiveUp():

@@ -57,6 +57,9 @@ class Kind(IntEnum):
     LEAVING = 26  # keeper: another one follows me, do nothing about the mounts
     USAGE = 27  # child to its zygote: how many files and directories are open
     SOURCE = 28  # keeper: this is the source's directory; with a descriptor of it
+    OFFER = 29  # daemon: I could tell what the volume counts
+    WANTED = 30  # keeper: do
+    NUMBERS = 31  # daemon, and child to its zygote: what the volume has counted
 
 
 class Frame:

@@ -7,11 +7,12 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
 from sidemount.model.names import volume_name_fault
+from sidemount.model.object_numbers import NAMES_MAX, NUMBER_MAX, Report, known_numbers
 from sidemount.model.timestamp import parse_timestamp_ms, parse_timestamp_ns
 
 LINE_MAX = 1 << 16
@@ -42,6 +43,7 @@ class Kind(Enum):
     HUNG = "container_called_hung"
     WORKS_AGAIN = "container_works_again"
     DETACHED = "volume_detached"
+    COUNTED = "volume_counted"  # what its daemon's process has counted since it began
     FAULT = "fault"  # any other warning or error
 
 
@@ -67,6 +69,7 @@ class KeeperEvent:
     stall_ms: int | None = None
     layers: int | None = None
     text: str = ""
+    counted: Report | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +77,7 @@ class VolumeHealth:
     """What is known of a volume from its keeper's log, so since that keeper started.
 
     `stalls_ms`: the latest pauses, oldest first; `worst_stall_ms` is the longest of all. `at_ms`: when anything was last told.
+    `numbers`: what the process that serves has counted, for a bucket's volume.
     """
 
     volume: str = ""
@@ -89,6 +93,7 @@ class VolumeHealth:
     fault: str = ""
     fault_at_ms: int = 0
     at_ms: int = 0
+    numbers: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def state(self) -> HealthState:
@@ -134,6 +139,8 @@ def parse_line(text: str) -> KeeperEvent | None:
         return None
     if volume and volume_name_fault(volume):
         return None
+    if name == Kind.COUNTED.value:
+        return _counted(fields, at_ms, volume)
     kind = _KINDS.get(name)
     if kind is None and level not in _BAD_LEVELS:
         return None
@@ -151,6 +158,16 @@ def parse_line(text: str) -> KeeperEvent | None:
         layers=_count(fields.get("layers")),
         text=told(said),
     )
+
+
+def _counted(fields: Mapping[str, Any], at_ms: int, volume: str) -> KeeperEvent | None:
+    instance, numbers = fields.get("instance"), fields.get("numbers")
+    if type(instance) is not int or not 0 <= instance <= NUMBER_MAX:
+        return None
+    if type(numbers) is not dict or len(numbers) > NAMES_MAX:
+        return None
+    report = Report(instance, known_numbers(numbers))
+    return KeeperEvent(at_ms=at_ms, kind=Kind.COUNTED, volume=volume, counted=report)
 
 
 def observe(events: Iterable[KeeperEvent], before: VolumeHealth | None = None) -> VolumeHealth:
@@ -197,6 +214,8 @@ def _after(health: VolumeHealth, event: KeeperEvent) -> VolumeHealth:
         layers=health.layers if event.layers is None or event.kind is Kind.DETACHED else event.layers,
     )
     match event.kind:
+        case Kind.COUNTED if event.counted is not None:
+            return replace(health, numbers=event.counted.numbers)
         case Kind.PHASE if event.phase in _FRESH:
             return replace(health, phase=event.phase, abnormal="")  # what was said was of another daemon
         case Kind.PHASE if event.phase:

@@ -159,3 +159,72 @@ def test_a_controller_shows_its_pools_and_what_it_copies(node: MountNode) -> Non
         assert undocumented(shown) == set()
     finally:
         controller.end()
+
+
+_BUCKETS = """
+apiVersion: sidemount.io/v1alpha1
+kind: FuseDriverClass
+metadata: {name: buckets}
+spec:
+  deliveries: [csi]
+  sources: ["file:///**"]
+  namespaces: {}
+  filesystem: objects
+  uid: 0
+  abilities: {descriptor: true, takeover: true, readOnly: enforced}
+  resources: {limits: {memory: 512Mi}}
+"""
+
+
+def test_a_bucket_s_volume_is_counted_over_takeover_and_keeper_and_forgotten_at_its_end(
+    node: MountNode,
+) -> None:
+    """A scrape over HTTP, of a real mount. S4-09."""
+    plugin = Plugin(node, flags=("--metrics-address", "127.0.0.1:0"))
+    (node.work / "facts" / "buckets.yaml").write_text(_BUCKETS)
+    store = plugin.store("bucket")
+    for name in "abcd":
+        (store / name).write_text("content")
+
+    def shown(metric: str, more: str = "") -> float:
+        return scrape(plugin).get(f'sidemount_objects_{metric}{{class="buckets"{more}}}', -1)
+
+    def read(*names: str) -> None:
+        for name in names:
+            assert (plugin.seen() / name).read_text() == "content"
+
+    try:
+        plugin.start()
+        assert shown("block_read_bytes_total") == -1
+        plugin.publish(volume="bucket", **{"class": "buckets", "source": f"file://{store}"})
+        eventually(lambda: shown("block_read_bytes_total") == 0, what="it is there, with 0")
+        assert shown("cache_bound_bytes", ',place="memory"') > 0
+        assert shown("store_faults_total", ',kind="denied"') == 0
+        read("a", "b")
+        eventually(lambda: shown("block_read_bytes_total") == 14, what="reads are counted")
+        os.kill(plugin.keeper(), signal.SIGKILL)
+        eventually(lambda: scrape(plugin)["sidemount_csi_keeper_starts_total"] == 2, what="another keeper")
+        eventually(
+            lambda: scrape(plugin)['sidemount_csi_volumes{class="buckets",state="serving"}'] == 1,
+            what="it keeps the volume",
+        )
+        assert shown("block_read_bytes_total") == 14
+        read("c")
+        eventually(lambda: shown("block_read_bytes_total") == 21, what="counting goes on")
+        for pid in {*plugin.daemons()} - {plugin.first_daemon()}:
+            os.kill(pid, signal.SIGKILL)
+        read("d")
+        eventually(lambda: shown("block_read_bytes_total") == 28, what="a successor's come on top")
+        with (plugin.seen() / "new").open("w") as file:
+            file.write("x" * 1000)
+            file.flush()
+            eventually(lambda: shown("uncommitted_bytes") == 1000, what="what is not stored yet")
+            assert shown("drafts") == 1
+        eventually(lambda: shown("commits_total") == 1, what="the commit is counted")
+        assert shown("uncommitted_bytes") == 0
+        assert undocumented(scrape(plugin)) == set()
+        plugin.unpublish(volume="bucket")
+        assert shown("cache_bound_bytes", ',place="memory"') == 0
+        assert shown("block_read_bytes_total") == 28
+    finally:
+        plugin.end()

@@ -21,12 +21,15 @@ from sidemount.host.handover import (
     Heartbeat,
     Hello,
     Message,
+    Numbers,
+    Offer,
     Ready,
     Refusal,
     Refused,
     Serve,
     Stop,
     Stopping,
+    Wanted,
 )
 from sidemount.host.wire import FRAME_MAX, Kind
 from sidemount.model.errors import BadMessage
@@ -57,6 +60,9 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
     st.builds(Adopted, generation=COUNT),
     st.just(Ask()),
     st.builds(Answer, told_to_end=st.booleans()),
+    st.just(Offer()),
+    st.just(Wanted()),
+    st.builds(Numbers, process=COUNT, values=st.dictionaries(st.text(max_size=20), COUNT, max_size=5)),
 )
 
 
@@ -99,6 +105,24 @@ def test_one_wrong_field_raises_nothing_but_our_error(message: Message, data: st
         return
     assert name != "extra"
     assert type(decoded) is type(message)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pytest.param([], id="list"),
+        pytest.param({"store_requests": -1}, id="negative"),
+        pytest.param({"store_requests": 1 << 63}, id="huge"),
+        pytest.param({"store_requests": 1.0}, id="float"),
+        pytest.param({"store_requests": True}, id="flag"),
+        pytest.param({"n" * 65: 1}, id="long name"),
+        pytest.param({str(number): 1 for number in range(257)}, id="many"),
+        pytest.param({"x" * 64 + str(number): 10**17 for number in range(200)}, id="long"),
+    ],
+)
+def test_numbers_are_bounded(values: object) -> None:
+    with pytest.raises(BadMessage):
+        handover.decode(Kind.NUMBERS, json.dumps({"process": 1, "values": values}).encode())
 
 
 @given(st.binary(max_size=300))

@@ -22,6 +22,7 @@ from csi.metrics_volumes import VolumeTally
 from csi.records import Stage
 from csi.volume_copy import Progress
 from sidemount.host.live_report import KindReport, families
+from sidemount.host.object_exposition import ObjectCounts
 from sidemount.model.errors import NotReady, Reason
 from tests.manifests.files import MANIFESTS, ROOT, Json, objects
 from tests.webhook.observer.observed import watchtower
@@ -115,6 +116,7 @@ def test_every_label_is_one_that_the_metrics_have() -> None:
         "trouble",
         "class",
         "result",
+        "place",
     } | _OF_PROMETHEUS
     for expression in _expressions():
         for grouped, matched in _LABEL.findall(expression):
@@ -137,6 +139,7 @@ def test_alerts_of_the_csi_path_ask_for_what_its_services_export() -> None:
             asked = {label.strip() for label in grouped.split(",") if label.strip()}
             asked |= {part.partition("=")[0].rstrip("!~ ") for part in matched.split(",") if part}
             known = {label for name in names for sample in labels[name].samples for label in sample.labels}
+            known |= {"namespace"}  # Prometheus' own, of where it scrapes
             assert asked <= known, alert
 
 
@@ -160,7 +163,9 @@ def _csi_sources() -> list[Any]:
         under_way=list,
         oldest_s=lambda: 0.0,
     )
-    return [node, PoolMetrics(pools), Observation(settings, facts, lambda: True)]
+    objects_ = ObjectCounts(tally.label)
+    objects_.know("v", "objects")
+    return [node, PoolMetrics(pools), Observation(settings, facts, lambda: True), objects_]
 
 
 def test_panels_have_names_of_their_own_and_do_not_lie_on_each_other() -> None:

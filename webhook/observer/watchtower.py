@@ -16,6 +16,7 @@ from sidemount.host.event_record import Teller
 from sidemount.host.event_writing import EventWriting
 from sidemount.host.live_report import families
 from sidemount.host.logs import log
+from sidemount.host.object_exposition import ObjectCounts
 from sidemount.model.keeper_log import HealthState, KeeperEvent
 from sidemount.model.timestamp import parse_timestamp_ms
 from sidemount.model.volume_request import Delivery
@@ -79,6 +80,7 @@ class Watchtower(Collector):
         self._deaths: dict[str, dict[str, int]] = {}  # by pod and container, the last that was told
         self.store = ObservedStore(clock, self._seen)
         self._tally = Tally(lambda name: name in self.store.classes)
+        self._objects = ObjectCounts(self._tally.label)
         self._events = EventWriting(
             cluster,
             limits,
@@ -134,6 +136,8 @@ class Watchtower(Collector):
         is_new = before is None or now is None or before.uid != now.uid
         if before is not None and is_new:
             self._deaths.pop(before.uid, None)
+            for volume in before.volumes:
+                self._objects.forget(_key(before, volume.name))
         if now is None or self._since is None or not self._leads():
             return
         self._tell([*((injected(now),) if is_new else ()), *self._fresh_deaths(now)])
@@ -152,6 +156,20 @@ class Watchtower(Collector):
         """Take what a keeper's log told."""
         told = [told_by_keeper(pod, event) for event in events]
         self._tell([occurrence for occurrence in told if occurrence is not None])
+        for event in events:
+            self._count(pod, event)
+
+    def _count(self, pod: PodView, event: KeeperEvent) -> None:
+        """Take what a volume's daemon has counted. Of a pod that is over nothing is there any more."""
+        since_ = self._since
+        is_its = any(volume.name == event.volume for volume in pod.volumes)
+        if event.counted is None or since_ is None or not is_its:
+            return
+        key = _key(pod, event.volume)
+        self._objects.know(key, pod.class_of(event.volume))
+        self._objects.take(key, event.counted, is_counted=event.at_ms > since_.counted_ms)
+        if pod.is_over:
+            self._objects.forget(key)
 
     def _tell(self, occurrences: Iterable[Occurrence]) -> None:
         since_ = self._since
@@ -172,6 +190,7 @@ class Watchtower(Collector):
         """Yield every metric. Volumes come first: their classes are counted from then on."""
         yield from self._volumes()
         yield from self._tally.collect()
+        yield from self._objects.collect(is_present=self._leads())
         yield from families(self.store.reports(), None, f"{_PREFIX}_facts")
         yield from self._own()
 
@@ -230,3 +249,7 @@ class Watchtower(Collector):
         for result, count in self._statuses.results.items():
             statuses.add_metric([result], count)
         yield statuses
+
+
+def _key(pod: PodView, volume: str) -> str:
+    return f"{pod.uid}/{volume}"
