@@ -14,6 +14,7 @@ import pytest
 from e2e.cluster.go_tools import SANITY, go_programs
 from e2e.cluster.places import BUILD
 from e2e.cluster.progress import Progress
+from tests.csi.bucket_plugin import InBucket
 from tests.csi.controlled import Controlled
 from tests.csi.fake_kubelet import FakeKubelet
 from tests.csi.pod_api import PodApi
@@ -24,6 +25,8 @@ pytestmark = [pytest.mark.fuse, pytest.mark.root]
 _ENDED = re.compile(r"(\d+) Passed .* (\d+) Failed")
 SPECS = 62
 """Of identity, node and controller service and the capabilities of ours."""
+SPECS_IN_BUCKET = 40
+"""Of the same, where there are neither snapshots nor clones."""
 CANARY = "c4nary-of-the-suite"
 """A secret, to be searched for."""
 SECRETS = (
@@ -48,6 +51,20 @@ def plugin() -> Iterator[Controlled]:
         plugin = Controlled(node, role="all")
         try:
             yield plugin.start()
+        finally:
+            plugin.end()
+            node.close()
+
+
+@pytest.fixture
+def in_bucket() -> Iterator[InBucket]:
+    """Return the same, whose pool is a prefix of a store."""
+    with scratch_directory() as work:
+        node = MountNode(work)
+        plugin = InBucket(node, role="all")
+        try:
+            plugin.start()
+            yield plugin
         finally:
             plugin.end()
             node.close()
@@ -127,6 +144,12 @@ def test_the_public_suite_with_secrets_which_are_nowhere_afterwards(
     assert holding.stdout == ""
 
 
+def test_the_public_suite_with_a_pool_in_a_bucket(in_bucket: InBucket, csi_sanity: Path) -> None:
+    """Without snapshots and clones, which such a controller does not advertise."""
+    for seed in (31, 32):
+        _check(in_bucket, csi_sanity, seed, specs=SPECS_IN_BUCKET)
+
+
 @pytest.mark.slow
 def test_the_public_suite_in_many_orders_with_restarts_between(plugin: Controlled, csi_sanity: Path) -> None:
     for seed in range(10, 18):
@@ -136,7 +159,7 @@ def test_the_public_suite_in_many_orders_with_restarts_between(plugin: Controlle
             plugin.start()
 
 
-def _check(plugin: Controlled, csi_sanity: Path, seed: int, *flags: str) -> None:
+def _check(plugin: Controlled, csi_sanity: Path, seed: int, *flags: str, specs: int = SPECS) -> None:
     """Run every spec, and see that nothing is left of them."""
     done = plugin.node.run(
         csi_sanity,
@@ -148,7 +171,7 @@ def _check(plugin: Controlled, csi_sanity: Path, seed: int, *flags: str) -> None
     )
     counts = ended(done)
     assert counts is not None, done
-    assert (int(counts[1]), int(counts[2])) == (SPECS, 0), done.stdout
+    assert (int(counts[1]), int(counts[2])) == (specs, 0), done.stdout
     assert plugin.leftovers() == []
     assert plugin.in_pool() == []
 
