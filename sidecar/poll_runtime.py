@@ -10,12 +10,12 @@ One thread, no cancellation, no timers: whatever needs those belongs into a thre
 
 import contextlib
 import os
+import queue
 import select
 import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -67,6 +67,25 @@ class _Task:
         self.has_read = False
 
 
+class _Call:
+    """What a thread is to do for a task. It leaves a result, or what was raised."""
+
+    __slots__ = ("args", "error", "function", "result", "task")
+
+    def __init__(self, task: _Task, function: Callable[..., Any], args: tuple[object, ...]) -> None:
+        self.task = task
+        self.function = function
+        self.args = args
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self.result = self.function(*self.args)
+        except BaseException as error:
+            self.error = error
+
+
 class PollRuntime:
     """Runs pyfuse3's workers. Stands in for the modules `trio`, `trio.lowlevel` and `trio.from_thread`.
 
@@ -91,12 +110,15 @@ class PollRuntime:
         self._current: _Task
         self._live = 0
         self._closing = False
+        self._sleeps = False  # whoever finishes work for a task has to wake us
         self._waking = threading.Lock()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._poller = select.poll()
         self._poller.register(self._wake, select.POLLIN)
         self._polled: int | None = None
-        self._threads = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="slow")
+        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self._threads_most = threads
+        self._threads = 0
 
     def run(self, main: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         """Run `main` and everything it starts to the end. Raises what any of them raises."""
@@ -108,36 +130,57 @@ class PollRuntime:
                 self._step(self._next())
         finally:
             vars(pyfuse3)["trio"] = previous
-            self._threads.shutdown(wait=False, cancel_futures=True)
+            self._end_threads()
             with self._waking:
                 os.close(self._wake)
                 self._wake = -1
 
     async def in_thread(self, function: Callable[..., T], *args: object) -> T:
         """Return `function(*args)`, run in a thread, while other requests are served. MemoryError if there is none for a thread."""
-        task = self._current
-        future: Future[T] = Future()
-
-        def work() -> None:
-            if future.set_running_or_notify_cancel():
-                try:
-                    future.set_result(function(*args))
-                except BaseException as error:
-                    future.set_exception(error)
-
-        try:
-            self._threads.submit(work)
-        except RuntimeError as error:
-            # It cannot start one more thread, but has queued the work all the same: the next that is idle would do it.
-            if not self._in_threads and future.cancel():
-                raise MemoryError(str(error)) from error
+        call = _Call(self._current, function, args)
+        if self._in_threads >= self._threads < self._threads_most:
+            self._start_thread()
         self._in_threads += 1
-        future.add_done_callback(lambda _: self._resume_from_thread(task))
-        await (
-            _SUSPEND
-        )  # always: the callback resumes exactly once, even if the thread was quicker than this line
+        self._calls.put(call)
+        await _SUSPEND  # always: we are resumed exactly once, even if the thread was quicker
         self._in_threads -= 1
-        return future.result()
+        error, call.error = call.error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # it knows this frame, and what is in it
+        result: T = call.result
+        return result
+
+    def _start_thread(self) -> None:
+        """Start a thread. If it cannot be had, others do the work; MemoryError if there are none."""
+        thread = threading.Thread(target=self._work, name=f"slow_{self._threads}")
+        try:
+            thread.start()
+        except RuntimeError as error:
+            if not self._threads:
+                raise MemoryError(str(error)) from error
+        else:
+            self._threads += 1
+
+    def _work(self) -> None:
+        """Be a thread. It keeps nothing of a call while it waits for the next one: that may be a view of a block."""
+        while (call := self._calls.get()) is not None:
+            call.run()
+            task = call.task
+            del call
+            self._resume_from_thread(task)
+            del task
+
+    def _end_threads(self) -> None:
+        """Have every thread end after what it does now, and drop what none has begun."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._calls.get_nowait()
+        for _ in range(self._threads):
+            self._calls.put(None)
+        self._threads = 0
 
     # What pyfuse3 calls.
 
@@ -178,9 +221,10 @@ class PollRuntime:
             or self.one_by_one_until
         ):
             return self._wait_in_turn(fd)
-        for descriptor, _ in self._poller.poll():
-            if descriptor != fd:
-                return self._wait_in_turn(fd)  # a thread has come to its end
+        found = self._poll(None)
+        if self._finished or found[0][0] != fd or len(found) > 1:
+            self._collect(is_woken=any(descriptor != fd for descriptor, _ in found))
+            return self._wait_in_turn(fd)
         return _DONE
 
     async def _wait_in_turn(self, fd: int) -> None:
@@ -194,13 +238,13 @@ class PollRuntime:
                 raise ClosedResourceError
             readable = False
             wait_ms = self._run_errands(idle)
-            found = self._poller.poll(0 if self._ready else wait_ms)
+            found = self._poll(0 if self._ready else wait_ms)
             idle = not found and not self._ready
             for descriptor, _ in found:
-                if descriptor == fd:
-                    readable = True
-                else:
-                    self._collect()
+                readable = readable or descriptor == fd
+            if self._finished or len(found) > readable:
+                self._collect(is_woken=len(found) > readable)
+                idle = False
             if readable:
                 if not self._current.has_read:
                     self._prepare_first_read()
@@ -222,8 +266,7 @@ class PollRuntime:
         """Wait until every handler that a thread works for has answered, but not past that time."""
         while self._in_threads and (left_s := until - time.monotonic()) > 0:
             if not self._ready:
-                wait_readable(self._wake, left_s)
-                self._collect()
+                self._sleep(left_s)
             if self._closing:
                 raise ClosedResourceError
             await self.pause()
@@ -252,8 +295,7 @@ class PollRuntime:
             for lock in self._locks:
                 if (task := lock.hand_on()) is not None:
                     return task
-            wait_readable(self._wake)
-            self._collect()
+            self._sleep(None)
 
     def _step(self, task: _Task) -> None:
         self._current = task
@@ -262,16 +304,35 @@ class PollRuntime:
         except StopIteration:
             self._live -= 1
 
-    def _collect(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._wake)
+    def _poll(self, timeout_ms: int | None) -> list[tuple[int, int]]:
+        """Poll; not for any time if a thread has come to its end, of which there is nothing to be read then."""
+        self._sleeps = True  # before looking: whoever has finished work later than that wakes us
+        found = self._poller.poll(0 if self._finished else timeout_ms)
+        self._sleeps = False
+        return found
+
+    def _sleep(self, timeout_s: float | None) -> None:
+        """Wait for the end of a thread."""
+        self._sleeps = True
+        is_woken = not self._finished and wait_readable(self._wake, timeout_s)
+        self._sleeps = False
+        self._collect(is_woken=is_woken)
+
+    def _collect(self, *, is_woken: bool) -> None:
+        if is_woken:
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self._wake)
         while self._finished:
             self._ready.append(self._finished.popleft())
 
     def _resume_from_thread(self, task: _Task) -> None:
         self._finished.append(task)
+        if not self._sleeps:
+            return  # it looks before it sleeps again
         with self._waking:
-            if self._wake >= 0:  # a slow operation may outlast us; its number may be another file's by then
+            # Once for all that are finished by then. A slow operation may outlast us; its number may be another file's by then.
+            if self._sleeps and self._wake >= 0:
+                self._sleeps = False
                 os.eventfd_write(self._wake, 1)
 
     def park(self) -> _Task:

@@ -6,6 +6,7 @@ import itertools
 import select
 import socket
 import ssl
+import struct
 import time
 
 from sidemount.stores.http_message import Answer, Endpoint, ExchangeFailed, Request, Sink
@@ -16,7 +17,8 @@ from sidemount.stores.store import Buffer, FaultKind, StoreFault
 LEAST_BYTES_PER_S = 64 << 10
 _JOINED_BYTES = 64 << 10
 _SLICE_BYTES = 1 << 20
-_READ_BYTES = 16 << 10
+_READ_BYTES = 32 << 10
+_TIMEVAL = struct.Struct("@ll")
 _OURS = ("User-Agent: sidemount", "Accept-Encoding: identity")
 _LINE_BYTES = 64 << 10
 _MOST_HEADERS = 200
@@ -25,13 +27,21 @@ _MOST_DRAINED_BYTES = 256 << 10
 
 
 class _Stream(io.RawIOBase):
-    """A socket as a stream under a deadline. Closing it closes nothing: the answer that reads from it ends, the socket stays."""
+    """A socket as a stream under a deadline. Closing it closes nothing: the answer that reads from it ends, the socket stays.
+
+    Python waits with a poll before each call to a socket that has a timeout, so a plain one is left to the kernel's own.
+    """
 
     def __init__(self, sock: socket.socket) -> None:
         super().__init__()
         self._sock = sock
+        self._is_plain = not isinstance(sock, ssl.SSLSocket)
+        self._told_s = 0.0  # what the kernel was told
+        if self._is_plain:
+            sock.settimeout(None)
         self._timeout_s = 0.0
         self._deadline_s = 0.0
+        self._left_s = 0.0
         self._armed_until_s = 0.0
         self._moved = 0
         self.received = 0
@@ -54,15 +64,26 @@ class _Stream(io.RawIOBase):
         left_s = self._deadline_s - now_s
         if left_s <= 0:
             raise TimeoutError
-        self._sock.settimeout(left_s)
-        self._armed_until_s = now_s + self._timeout_s / 64
+        tolerance_s = self._timeout_s / 64
+        if not self._is_plain:
+            self._sock.settimeout(left_s)
+        elif abs(left_s - self._told_s) > tolerance_s:
+            micros = max(int(left_s * 1e6), 1)  # 0 would be for ever
+            timeval = _TIMEVAL.pack(*divmod(micros, 1_000_000))
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
+            self._told_s = left_s
+        self._left_s = left_s
+        self._armed_until_s = now_s + tolerance_s
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: bytearray | memoryview, /) -> int:  # type: ignore[override]  # of what BufferedReader gives
         self._arm()
-        count = self._sock.recv_into(buffer)
+        try:
+            count = self._sock.recv_into(buffer)
+        except BlockingIOError:
+            raise TimeoutError from None
         self.received += count
         self._moved += count
         return count
@@ -72,9 +93,21 @@ class _Stream(io.RawIOBase):
         view = memoryview(content).cast("B")
         while view:
             self._arm()
-            count = self._sock.send(view[:_SLICE_BYTES])
+            count = self._send_some(view[:_SLICE_BYTES])
             self._moved += count
             view = view[count:]
+
+    def _send_some(self, view: memoryview) -> int:
+        if not self._is_plain:
+            return self._sock.send(view)
+        try:
+            return self._sock.send(view, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            poll = select.poll()
+            poll.register(self._sock, select.POLLOUT)
+            if not poll.poll(self._left_s * 1e3):
+                raise TimeoutError from None
+            return 0
 
     def makefile(self, mode: str, /) -> io.BufferedReader:
         """Return what an answer is read from."""

@@ -1,9 +1,12 @@
 """The runtime's scheduling, with a worker loop like pyfuse3's on a pipe in place of a FUSE descriptor."""
 
+import contextlib
 import os
 import threading
 import time
+import weakref
 from collections.abc import Coroutine, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -152,6 +155,73 @@ def test_an_idle_runtime_wakes_for_a_thread(pipe: tuple[int, int]) -> None:
     threading.Timer(0.05, workers.gate.set).start()
     run(workers)
     assert workers.served == [b"s", b"q"]
+
+
+def test_threads_are_as_many_as_allowed_and_end_with_the_run() -> None:
+    runtime = PollRuntime(threads=3)
+    before = threading.active_count()
+    seen: list[int] = []
+
+    async def call() -> None:
+        await runtime.in_thread(time.sleep, 0.002)
+        seen.append(threading.active_count() - before)
+
+    async def main() -> None:
+        for _ in range(20):
+            runtime.start_soon(call)
+
+    runtime.run(main)
+    assert len(seen) == 20
+    assert max(seen) <= 3
+    until = time.monotonic() + 20
+    while threading.active_count() > before:
+        assert time.monotonic() < until
+        time.sleep(0.001)
+
+
+class _Made(Exception):
+    pass
+
+
+def test_what_came_of_a_call_is_nobodys_once_its_caller_has_let_go_of_it() -> None:
+    """It may be a view of a block, which cannot be used for another as long as anybody has it."""
+    runtime = PollRuntime()
+    kept: list[weakref.ref[Exception]] = []
+
+    def make(*, is_raised: bool) -> Exception:
+        made = _Made()
+        kept.append(weakref.ref(made))
+        if is_raised:
+            raise made
+        return made
+
+    async def main() -> None:
+        answer = await runtime.in_thread(partial(make, is_raised=False))
+        del answer
+        with contextlib.suppress(_Made):
+            await runtime.in_thread(partial(make, is_raised=True))
+        left.extend(one() is None for one in kept)
+
+    left: list[bool] = []
+    runtime.run(main)
+    assert left == [True, True]
+
+
+def test_many_ends_of_threads_at_once_are_all_noticed(pipe: tuple[int, int]) -> None:
+    """One wake-up is for all that have come to their ends by then; none may be lost between looking and sleeping."""
+    runtime = PollRuntime()
+    answers: list[int] = []
+
+    async def ask(number: int) -> None:
+        for step in range(200):
+            await runtime.in_thread(answers.append, number * 200 + step)
+
+    async def main() -> None:
+        for number in range(8):
+            runtime.start_soon(ask, number)
+
+    runtime.run(main)
+    assert sorted(answers) == list(range(1600))
 
 
 def _no_thread(_: threading.Thread) -> None:
