@@ -6,7 +6,6 @@ import threading
 import time
 import weakref
 from collections.abc import Coroutine, Iterator
-from functools import partial
 from typing import Any
 
 import pytest
@@ -180,26 +179,24 @@ def test_threads_are_as_many_as_allowed_and_end_with_the_run() -> None:
 
 
 class _Made(Exception):
-    pass
+    def __init__(self, kept: "list[weakref.ref[_Made]]") -> None:
+        super().__init__()
+        kept.append(weakref.ref(self))
 
 
 def test_what_came_of_a_call_is_nobodys_once_its_caller_has_let_go_of_it() -> None:
     """It may be a view of a block, which cannot be used for another as long as anybody has it."""
     runtime = PollRuntime()
-    kept: list[weakref.ref[Exception]] = []
+    kept: list[weakref.ref[_Made]] = []
 
-    def make(*, is_raised: bool) -> Exception:
-        made = _Made()
-        kept.append(weakref.ref(made))
-        if is_raised:
-            raise made
-        return made
+    def fail() -> None:
+        raise _Made(kept)
 
     async def main() -> None:
-        answer = await runtime.in_thread(partial(make, is_raised=False))
+        answer = await runtime.in_thread(_Made, kept)
         del answer
         with contextlib.suppress(_Made):
-            await runtime.in_thread(partial(make, is_raised=True))
+            await runtime.in_thread(fail)
         left.extend(one() is None for one in kept)
 
     left: list[bool] = []
