@@ -49,7 +49,8 @@ class BucketIdentity:
                 f"pool {self._pool} is not there: it has no object {MARKER}",
                 hint=f"correct its class's endpoint{self._memory.way_out()}",
             )
-        if self._is_named(self._pool) and not store.list_page(RECORDS, delimiter=False, most=1).objects:
+        page = store.list_page(RECORDS, delimiter=False, most=1)
+        if self._is_named(self._pool) and not page.objects and not page.token:
             raise NotReady(
                 f"pool {self._pool} is not there: PersistentVolumes name it, but it holds no volume",
                 hint=f"correct its class's endpoint; for a pool that is new, put an object {MARKER} with an id of your own",

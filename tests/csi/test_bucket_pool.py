@@ -31,7 +31,7 @@ from sidemount.model.errors import (
 from sidemount.model.facts import VolumeFacts
 from sidemount.model.provisioned import provisioned_id_fault
 from sidemount.stores.faults import fault
-from sidemount.stores.store import FaultKind
+from sidemount.stores.store import FaultKind, Page
 from tests.csi.bucket_world import POOL, Bucket, Died, bucket_class, code_of, facts_of, request_of, with_keys
 
 STRANGERS = [
@@ -464,6 +464,32 @@ def test_a_store_that_lists_what_is_not_asked_for_removes_nothing(bucket: Bucket
         pool.remove(Kind.VOLUME, made.id)
     assert len(_own(bucket)) >= before - 1
     assert set(STRANGERS) <= set(bucket.held())
+
+
+def test_pages_that_are_empty_and_not_the_last(bucket: Bucket) -> None:
+    """As Azure answers. A store that keeps what it says it has removed is told of."""
+    pool = bucket.pool()
+    made = pool.make_volume(bucket.plan("v"))
+    _fill(bucket, made.id, 5)
+    listed = bucket.store.list_page
+
+    def with_gaps(prefix: str, *, token: str = "", **named: Any) -> Any:
+        if not token.startswith("!"):
+            return Page([], [], f"!{token}")
+        page = listed(prefix, token=token[1:], **{**named, "most": 2})
+        return page
+
+    bucket.store.list_page = with_gaps  # type: ignore[method-assign]
+    assert pool.ids(Kind.VOLUME) == ["v"]
+    assert pool.remove(Kind.VOLUME, made.id)
+    bucket.store.list_page = listed  # type: ignore[method-assign]
+    assert _own(bucket) == [f"pool/volumes/{made.id}x"]
+    again = pool.make_volume(bucket.plan("v"))
+    bucket.put(f"pool/volumes/{again.id}/held")
+    bucket.store.delete_many = lambda keys: None  # type: ignore[method-assign]
+    with pytest.raises(NotReady, match="says that it was removed"):
+        pool.remove(Kind.VOLUME, again.id)
+    assert pool.unfinished() == [f"volume-{again.id}"]
 
 
 @pytest.mark.parametrize(

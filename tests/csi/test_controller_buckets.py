@@ -13,7 +13,7 @@ from grpc import StatusCode
 
 from csi.proto import csi_pb2
 from tests.csi.bucket_plugin import InBucket
-from tests.csi.controlled import MIB, capability
+from tests.csi.controlled import MIB, Controlled, capability
 from tests.csi.plugin import Refused
 from tests.host.mount_node import MountNode, eventually, scratch_directory
 
@@ -250,3 +250,27 @@ def test_nobody_names_a_key_of_the_pool(unstarted: InBucket) -> None:
     with pytest.raises(Refused, match="is not the volume_id"):
         plugin.call("Node", "NodePublishVolume", request)
     plugin.delete(made.volume_id)
+
+
+def test_a_bucket_that_nobody_can_look_into_holds_no_directory_up(node: MountNode) -> None:
+    """A pool that has no class yet: what is in the other pool is made, cut, cloned and deleted; a list of all is refused."""
+    controller = Controlled(node, ("--pool", "s3://nowhere/pool"))
+    try:
+        controller.start()
+        for _ in range(2):
+            made = controller.create("v", MIB)
+            controller.cut("s", made.volume_id)
+            copy = controller.clone("c", made.volume_id, MIB)
+            restored = controller.restore("r", "s", MIB)
+            controller.expand(copy.volume_id, 2 * MIB)
+            for volume in (made, copy, restored):
+                controller.delete(volume.volume_id)
+            controller.delete_snapshot("s")
+        assert controller.in_pool() == []
+        for call in (controller.volumes, lambda: controller.delete("v.0123456789ab")):
+            with pytest.raises(Refused, match="no driver class provisions from it") as refused:
+                call()
+            assert refused.value.code is StatusCode.FAILED_PRECONDITION
+        assert controller.events("not_settled") == []
+    finally:
+        controller.end()
