@@ -1,6 +1,6 @@
 """An application that reads one large file in every way, past the kernel's cache, and knows what each byte must be.
 
-    python -m tests.sidecar.objects.reading_application FILE SEED
+    python -m tests.sidecar.objects.reading_application FILE SEED [KIND …]
 
 Works until it is told to end, then prints what it has done and what went wrong as one JSON line.
 """
@@ -16,7 +16,10 @@ from tests.sidecar.objects.scripted_store import content_of
 SIZE = (24 << 20) + 12345
 
 
-def main(path: str, seed: int) -> None:
+KINDS = ("on", "on", "random", "small", "again")
+
+
+def main(path: str, seed: int, *kinds: str) -> None:
     """Read until told to end."""
     is_over = False
 
@@ -30,7 +33,7 @@ def main(path: str, seed: int) -> None:
     errors: list[str] = []
     descriptor = os.open(path, os.O_RDONLY)
     while not is_over and not wrong and not errors:
-        kind = dice.choice(("on", "on", "random", "small", "again"))
+        kind = dice.choice(kinds or KINDS)
         if kind == "again":
             os.close(descriptor)
             descriptor = os.open(path, os.O_RDONLY)
@@ -52,4 +55,4 @@ def main(path: str, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:])

@@ -31,3 +31,26 @@ def test_readers_notice_no_kill_and_a_successor_has_the_cache(tmp_path: Path) ->
         assert all(application["operations"] > 20 for application in verdict.applications)
         files = [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
         assert 0 < sum(path.stat().st_blocks * 512 for path in files) <= (14 << 20)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"memoryCacheBytes": 64 << 20}, {"memoryCacheBytes": 8 << 20, "cacheBytes": 64 << 20}],
+    ids=["in memory", "on the cache volume"],
+)
+def test_kills_while_a_file_is_fetched_as_a_whole_are_not_noticed(
+    tmp_path: Path, options: dict[str, int]
+) -> None:
+    """S4-09: six readers at random places, so that each daemon begins to fetch the file, and is killed at that."""
+    with bucket(tmp_path, blockSize=256 << 10, **options) as here:
+        (tmp_path / "objects" / "large").write_bytes(content_of(SIZE))
+        for seed in range(6):
+            command = [sys.executable, "-m", "tests.sidecar.objects.reading_application"]
+            command += [str(here.path / "large"), str(seed), "random", "small"]
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=_REPOSITORY)
+            here._applications.append((f"reader{seed}", process))
+        kill(here, 8, 50, 600)
+        verdict = here.end()
+        assert verdict.complaints == [], verdict.log
+        assert verdict.kills >= 8
+        assert all(application["operations"] > 20 for application in verdict.applications)
