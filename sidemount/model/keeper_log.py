@@ -206,6 +206,8 @@ def told(text: str, most: int = TEXT_MAX) -> str:
 
 
 def _after(health: VolumeHealth, event: KeeperEvent) -> VolumeHealth:
+    if event.counted is not None:  # told once a minute, whatever becomes of the volume: no news
+        return replace(health, volume=event.volume, numbers=event.counted.numbers)
     health = replace(
         health,
         volume=event.volume,
@@ -214,8 +216,6 @@ def _after(health: VolumeHealth, event: KeeperEvent) -> VolumeHealth:
         layers=health.layers if event.layers is None or event.kind is Kind.DETACHED else event.layers,
     )
     match event.kind:
-        case Kind.COUNTED if event.counted is not None:
-            return replace(health, numbers=event.counted.numbers)
         case Kind.PHASE if event.phase in _FRESH:
             return replace(health, phase=event.phase, abnormal="")  # what was said was of another daemon
         case Kind.PHASE if event.phase:

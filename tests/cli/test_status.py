@@ -102,6 +102,22 @@ def test_everything_is_in_the_document(cluster: FakeCluster, call: Any) -> None:
     assert yaml.safe_load(call("-o", "yaml")[1]) == json.loads(out)
 
 
+def test_what_a_bucket_s_volume_counts_is_told_where_somebody_should_know(
+    cluster: FakeCluster, call: Any
+) -> None:
+    numbers = {"store_requests": 9, "write_abandoned": 2, "fault_denied": 3}
+    serve(cluster, [named("good")], SERVING, log_line("volume_counted", "train", instance=1, numbers=numbers))
+    code, out, _ = call()
+    assert code == 0
+    assert (
+        "ml/good train: 2 closed files are not in the store yet: their commit fails and is tried again" in out
+    )
+    assert "ml/good train: 3 operations were denied by the store" in out
+    (pod,) = json.loads(call("-o", "json")[1])["pods"]
+    assert pod["volumes"][0]["numbers"] == numbers
+    assert pod["volumes"][0]["since"] == "2026-01-02T03:04:05Z"
+
+
 def test_one_list_and_one_log_a_pod_is_all_that_is_asked(cluster: FakeCluster, call: Any) -> None:
     serve(cluster, [named("a"), named("b")])
     assert call("-l", "app in (x,y)")[0] == 0

@@ -10,6 +10,12 @@ from sidemount.commands.output import printable, table
 _NONE = "-"
 _VIEWS_TOLD = 4
 _REMARKS_MAX = 20
+_TOLD_NUMBERS = (
+    ("write_files_lost", "closed files were given up and will never be in the store"),
+    ("write_abandoned", "closed files are not in the store yet: their commit fails and is tried again"),
+    ("fault_credentials", "operations failed for want of usable credentials"),
+    ("fault_denied", "operations were denied by the store"),
+)
 
 
 def render_table(reports: Sequence[PodReport], *, now_ms: int, wide: bool, namespaces: bool) -> str:
@@ -119,7 +125,7 @@ def _remarks(report: PodReport) -> list[str]:
     for found in report.volumes:
         if found.why and found.health not in (Health.SERVING, Health.ENDED, Health.ENDING):
             said.setdefault((found.health.value, found.why, found.way_out), []).append(found.volume.name)
-    return [
+    remarks = [
         printable(
             f"{report.pod.namespace}/{report.pod.name}"
             + "".join(f" {name}" for name in [", ".join(filter(None, names))] if name)
@@ -127,6 +133,19 @@ def _remarks(report: PodReport) -> list[str]:
             + (f"; {way_out}" if way_out else "")
         )
         for (health, why, way_out), names in said.items()
+    ]
+    return [*remarks, *_remarks_of_buckets(report)]
+
+
+def _remarks_of_buckets(report: PodReport) -> list[str]:
+    """Return what a bucket's volume counts that somebody should know: its health is that of its daemon."""
+    return [
+        printable(
+            f"{report.pod.namespace}/{report.pod.name} {found.volume.name}: {found.log.numbers[name]} {text}"
+        )
+        for found in report.volumes
+        for name, text in _TOLD_NUMBERS
+        if found.log is not None and found.log.numbers.get(name)
     ]
 
 
@@ -178,6 +197,7 @@ def _counts(report: PodReport, found: VolumeReport) -> Mapping[str, Any]:
         "worstStallMs": log and log.worst_stall_ms,
         "layers": log and log.layers,
         "lastFault": log and log.fault,
+        "numbers": dict(sorted(log.numbers.items())) if log and log.numbers else None,
         "countedSinceStart": report.is_counted if log else None,
     }
 
