@@ -30,18 +30,18 @@ class BucketIdentity:
 
     def check(self, store: ObjectStore) -> None:
         """See that the pool is there, and the same as ever. To be asked before anything is said not to be there. Raises NotReady, StoreFault."""
+        # The store is asked without the lock: one thread that waits for it would hold up all others.
+        expected = self._id or self._memory.recall()
+        found = self._read(store) or self._first(store, expected)
+        if expected and found != expected:
+            raise NotReady(
+                f"at {self._pool} is another pool than before: its id is {found}, not {expected}",
+                hint=f"correct its class's endpoint{self._memory.way_out()}",
+            )
         with self._mutex:
-            expected = self._id or self._memory.recall()
-            found = self._read(store)
-            if not found:
-                found = self._first(store, expected)
-            if expected and found != expected:
-                raise NotReady(
-                    f"at {self._pool} is another pool than before: its id is {found}, not {expected}",
-                    hint=f"correct its class's endpoint{self._memory.way_out()}",
-                )
-            self._id = found
-            self._memory.keep(found)
+            if self._id != found:
+                self._memory.keep(found)
+                self._id = found
 
     def _first(self, store: ObjectStore, expected: str) -> str:
         if expected:

@@ -16,7 +16,7 @@ from csi.proto import csi_pb2
 from csi.provision_request import CapacityRange
 from csi.volume_state import Kind
 from e2e.servers.fault_proxy import FaultProxy
-from e2e.servers.faults import Answer, LoseAnswer
+from e2e.servers.faults import Answer, Delay, LoseAnswer
 from e2e.servers.versity import Versity
 from sidemount.stores.store import ObjectStore
 from tests.csi.bucket_plugin import InBucket
@@ -170,7 +170,7 @@ def test_credentials_of_the_controller_and_a_server_that_fails(
     secrets.mkdir(parents=True)
     (secrets / "access_key_id").write_text(versity_server.place.access_key)
     (secrets / "secret_access_key").write_text(versity_server.place.secret_key)
-    flags = ("--secrets-dir", str(secrets.parent))
+    flags = ("--secrets-dir", str(secrets.parent), "--pool-timeout-seconds", "1")
     with _running(node, versity_server, "by-file", *flags) as (controller, proxy):
         made = [controller.create(f"v{number}").volume_id for number in range(3)]
         assert sorted(entry.volume.volume_id for entry in controller.volumes().entries) == sorted(made)
@@ -181,6 +181,10 @@ def test_credentials_of_the_controller_and_a_server_that_fails(
                 call()
             assert refused.value.code is StatusCode.UNAVAILABLE
         proxy.accept()
+        with proxy.doing(Delay(4)):
+            with pytest.raises(Refused, match="does not answer within 1 s") as refused:
+                controller.volumes()
+            assert refused.value.code is StatusCode.UNAVAILABLE
         denied = Answer(403, b"<Error><Code>AccessDenied</Code><Message>no</Message></Error>")
         with proxy.doing(denied, "PUT"), pytest.raises(Refused, match="AccessDenied") as refused:
             controller.create("w")
@@ -196,3 +200,7 @@ def test_credentials_of_the_controller_and_a_server_that_fails(
             controller.delete(id_)
             proxy.clear()
         assert list(controller.volumes().entries) == []
+        with proxy.doing(Delay(30)):
+            with pytest.raises(Refused):
+                controller.create("hanging")
+            assert controller.stop() == 0  # a store that hangs holds no end up

@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -250,6 +250,42 @@ def test_nobody_names_a_key_of_the_pool(unstarted: InBucket) -> None:
     with pytest.raises(Refused, match="is not the volume_id"):
         plugin.call("Node", "NodePublishVolume", request)
     plugin.delete(made.volume_id)
+
+
+def test_a_removal_that_takes_long_goes_on(unstarted: InBucket) -> None:
+    """ABORTED, and the same call finds it done; meanwhile the volume is not there for anybody."""
+    controller = unstarted
+    controller.flags = ("--operation-wait-seconds", "0.001")
+    controller.start()
+
+    def patiently(call: Callable[[], Any]) -> Any:
+        answers: list[Any] = []
+
+        def is_answered() -> bool:
+            try:
+                answers.append(call())
+            except Refused as refused:
+                if refused.code is not StatusCode.ABORTED:
+                    raise
+                return False
+            return True
+
+        eventually(is_answered, what="an answer", timeout_s=30)
+        return answers[0]
+
+    made = patiently(lambda: controller.create("v"))
+    directory = controller.pool / "deep" / "volumes" / made.volume_id
+    directory.mkdir(parents=True)
+    for number in range(2500):
+        (directory / str(number)).touch()
+    with pytest.raises(Refused, match="ask again"):
+        controller.delete(made.volume_id)
+    again = patiently(lambda: controller.create("v"))
+    assert again.volume_id != made.volume_id
+    patiently(lambda: controller.delete(made.volume_id))
+    assert not directory.exists()
+    patiently(lambda: controller.delete(again.volume_id))
+    assert controller.in_pool() == []
 
 
 def test_a_bucket_that_nobody_can_look_into_holds_no_directory_up(node: MountNode) -> None:
