@@ -280,6 +280,7 @@ def test_a_removal_that_takes_long_goes_on(unstarted: InBucket) -> None:
         (directory / str(number)).touch()
     with pytest.raises(Refused, match="ask again"):
         controller.delete(made.volume_id)
+    eventually(lambda: not controller.volumes().entries, what="nobody finds it", timeout_s=30)
     again = patiently(lambda: controller.create("v"))
     assert again.volume_id != made.volume_id
     patiently(lambda: controller.delete(made.volume_id))
