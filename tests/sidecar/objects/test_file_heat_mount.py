@@ -5,6 +5,7 @@ import os
 import random
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,7 +64,7 @@ def memory_of(pid: int, what: str) -> int:
     ("memory", "cache"), [(32 * _MIB, 0), (4 * _MIB, 64 * _MIB)], ids=["in memory", "on the cache volume"]
 )
 def test_no_reader_sees_bytes_of_another_version(tmp_path: Path, memory: int, cache: int) -> None:
-    options = {"memoryCacheBytes": memory, "cacheBytes": cache, "blockSize": 256 << 10}
+    options: dict[str, Any] = {"memoryCacheBytes": memory, "cacheBytes": cache, "blockSize": 256 << 10}
     with mounted(tmp_path, "one", **options) as volume:
         place = tmp_path / "objects" / "file"
         before = memory_of(volume.process.pid, "VmRSS:")
