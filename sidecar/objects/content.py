@@ -18,6 +18,8 @@ from sidecar.protocol_filesystem import Attributes, Opened
 from sidecar.takeover import operation
 from sidemount.stores.store import FaultKind, ObjectInfo, StoreFault
 
+_WRITING = os.O_ACCMODE | os.O_TRUNC
+
 
 class Content:
     """The operations on file content. `read_now` is for one thread alone; everything else for any."""
@@ -28,14 +30,31 @@ class Content:
 
     # Opening.
 
-    def open(self, node_id: int, flags: int) -> Opened:
-        """Open a file."""
+    def believed(self, node_id: int, flags: int) -> ObjectInfo | None:
+        """Return the version that an open would see without asking anybody; None if that is not known, or not so simple."""
+        volume = self._volume
+        node = volume.nodes[node_id]
+        if flags & _WRITING or node.is_directory or volume.draft(node) is not None:
+            return None
+        path = volume.nodes.known_path(node)
+        info = None if path is None else self._believed(path)
+        return None if info is None or volume.is_another_version(node, info) else info
+
+    def _believed(self, path: str) -> ObjectInfo | None:
+        known = self._volume.tree.known
+        fact = known.newer(path, 0.0)
+        if fact is None or known.clock() - fact.at >= self._volume.settings.open_timeout_s:
+            return None
+        return fact.info
+
+    def open(self, node_id: int, flags: int, believed: ObjectInfo | None = None) -> Opened:
+        """Open a file. With what is `believed` nobody is asked."""
         volume = self._volume
         node = volume.nodes[node_id]
         if node.is_directory:
             raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
         with volume.journal.step(*operation.open_file(node_id, flags)) as step:
-            info = self._version(node, flags)
+            info = believed or self._version(node, flags)
             step.intend()
             handle = self._files.add(OpenFile(node, flags, info), step)
             step.done()
@@ -69,14 +88,11 @@ class Content:
     def _found(self, node: Node, path: str, flags: int) -> ObjectInfo:
         """Return the version that is at a path now, as far as it has to be asked for."""
         volume, known = self._volume, self._volume.tree.known
+        believed = self._believed(path)
+        if believed is not None:
+            return believed
         fact = known.newer(path, 0.0)
         before = None if fact is None else fact.info
-        if (
-            fact is not None
-            and before is not None
-            and known.clock() - fact.at < volume.settings.open_timeout_s
-        ):
-            return before
         if flags & os.O_ACCMODE != os.O_RDONLY:
             return volume.version(node)
         key = volume.tree.key(path)
@@ -136,6 +152,7 @@ class Content:
                 info = file.info or self._version_again(file)
                 file.reader = self._volume.reading.open(info.key, info)
                 file.info = info
+                self._volume.next_files.note(info)
             return file.reader
 
     def _version_again(self, file: OpenFile) -> ObjectInfo:

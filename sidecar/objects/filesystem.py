@@ -141,6 +141,7 @@ class ObjectsFilesystem:
     def stop(self) -> None:
         """End all threads. What has not reached the store stays for a successor."""
         self.volume.drafts.close()
+        self.volume.next_files.close()
         self.volume.reading.close()
         for pool in (self._copiers, self._pagers):
             pool.shutdown(wait=False, cancel_futures=True)
@@ -295,7 +296,13 @@ class ObjectsFilesystem:
         """Open a file."""
         if flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC:
             self._must_write()
-        return await self._run(self._content.open, node, flags)
+        believed = self._content.believed(node, flags)
+        if believed is None:
+            return await self._run(self._content.open, node, flags)
+        opened = self._content.open(node, flags, believed)
+        journal = self.memory.journal
+        journal.answer(journal.take_finished())
+        return opened
 
     async def create(
         self, parent: int, name: bytes, mode: int, flags: int, caller: Caller
@@ -388,13 +395,16 @@ def _volume(store: ObjectStore, settings: ObjectsSettings, places: Places, memor
     """Return the parts of a volume."""
     known = Known(known_s=settings.known_timeout_s, missing_s=settings.missing_timeout_s)
     metrics = Metrics()
+    tree = Tree(store, known, metrics, f"{settings.sub_path}/" if settings.sub_path else "")
+    reading = Reading(store, settings, places.blocks)
     volume = Volume(
         settings=settings,
         store=store,
-        tree=Tree(store, known, metrics, f"{settings.sub_path}/" if settings.sub_path else ""),
+        tree=tree,
         nodes=NodeTable(memory.ledger),
         files=Handles(memory.handles),
-        reading=Reading(store, settings, places.blocks),
+        reading=reading,
+        next_files=reading.next_files(known, settings.open_timeout_s, tree.root),
         drafts=Drafts(store, settings, places.drafts),
         journal=memory.journal,
         metrics=metrics,
@@ -403,6 +413,7 @@ def _volume(store: ObjectStore, settings: ObjectsSettings, places: Places, memor
     )
     metrics.sources |= {
         "read": lambda: numbers_in(volume.reading.statistics()),
+        "ahead": volume.next_files.numbers,
         "write": volume.drafts.statistics,
         "store": lambda: getattr(store, "counts", {}),
         "names": lambda: {"known": len(known), "nodes": len(volume.nodes)},

@@ -111,6 +111,26 @@ class Known:
         """Return how many names a directory had when it was last listed, or `unknown`."""
         return self._sizes.get(path, unknown)
 
+    def files_in(self, path: str) -> list[str]:
+        """Return the paths of the files that are known in a directory, in the order of a store's keys."""
+        with self._lock:
+            facts = list(self._facts.items())
+        prefix = prefix_of(path)
+        begins = len(prefix)
+        return sorted(
+            found
+            for found, fact in facts
+            if fact.info is not None and found.startswith(prefix) and "/" not in found[begins:]
+        )
+
+    def disbelieve(self, path: str, info: ObjectInfo) -> None:
+        """Know nothing of a path if what is known is that version, which has turned out to be gone."""
+        with self._lock:
+            fact = self._facts.get(path)
+            if fact is not None and fact.info == info:
+                del self._facts[path]
+                self._complete.pop(above_of(path), None)
+
     def forget(self, path: str) -> None:
         """Know nothing of a path."""
         with self._lock:

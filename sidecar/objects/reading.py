@@ -10,6 +10,8 @@ from sidecar.objects.block_source import BlockSource
 from sidecar.objects.blocks import Blocks
 from sidecar.objects.cache_volume import CacheVolume
 from sidecar.objects.file_heat import FileHeat
+from sidecar.objects.known import Known
+from sidecar.objects.next_files import NextFiles
 from sidecar.objects.prefetch import Prefetch, PrefetchProgress
 from sidecar.objects.read_ahead import Shares
 from sidecar.objects.read_ahead_threads import ReadAheadThreads
@@ -107,6 +109,10 @@ class Reading:
         Raises StoreFault: MISSING if nothing is there.
         """
         return self._at_open.fetch(key, known)
+
+    def next_files(self, known: Known, open_s: float, root: str) -> NextFiles:
+        """Return what reads ahead across files."""
+        return NextFiles(self._blocks, self._threads, known, open_s, root)
 
     def forget(self, key: str) -> None:
         """Believe nothing of an object any more. Readers keep what they have."""

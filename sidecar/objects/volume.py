@@ -10,6 +10,7 @@ from sidecar.objects.keys import ino_of, path_of
 from sidecar.objects.known import Fact
 from sidecar.objects.metrics import Metrics
 from sidecar.objects.moves import Moves
+from sidecar.objects.next_files import NextFiles
 from sidecar.objects.nodes import Node, NodeTable, stale
 from sidecar.objects.reading import Reading
 from sidecar.objects.settings import ObjectsSettings
@@ -33,6 +34,7 @@ class Volume:
     nodes: NodeTable
     files: Handles[OpenFile]
     reading: Reading
+    next_files: NextFiles
     drafts: Drafts
     journal: Journal
     metrics: Metrics

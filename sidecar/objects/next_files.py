@@ -1,0 +1,169 @@
+"""Reading ahead across files: whoever reads the small files of a directory in the order of its names finds the next ones in memory.
+
+Only versions that an open would believe without asking are fetched, and each as that version: so what an open sees is the same as
+without this. Where every open asks (`openTimeout` 0) the answer to the open brings the content, and nothing could come earlier.
+"""
+
+import threading
+import time
+from collections import OrderedDict
+from functools import partial
+
+from sidecar.objects.blocks import Blocks
+from sidecar.objects.keys import above_of
+from sidecar.objects.known import Fact, Known
+from sidecar.objects.read_ahead_threads import ReadAheadThreads
+from sidecar.objects.walk import Ahead, Walk, Wanted
+from sidemount.stores.store import FaultKind, ObjectInfo, StoreFault
+
+_SMALL_BYTES = 1 << 20
+_MOST_BYTES = 32 << 20
+_SHARE = 8  # of the memory
+_MOST_FETCHERS = 8
+_MOST_WALKS = 64
+_SOON_S = 1.0  # what is not believed any more by then is fetched for nothing
+_GONE = frozenset({FaultKind.CHANGED, FaultKind.MISSING, FaultKind.RANGE})
+
+
+class NextFiles:
+    """The walks through one volume's directories. For any thread.
+
+    `open_s`: how long an open believes what is known. `root`: what every key begins with.
+    """
+
+    def __init__(
+        self, blocks: Blocks, threads: ReadAheadThreads, known: Known, open_s: float, root: str
+    ) -> None:
+        self._blocks = blocks
+        self._threads = threads
+        self._known = known
+        self._believed_s = open_s - _SOON_S
+        self._root = len(root)
+        self._small_bytes = min(_SMALL_BYTES, blocks.block_bytes)
+        self._most_bytes = min(_MOST_BYTES, blocks.bound_bytes // _SHARE)
+        self._lock = threading.Lock()
+        self._walks: OrderedDict[str, Walk] = OrderedDict()
+        self._is_closed = False
+        self._files = self._bytes = self._hits = self._unused = self._unused_bytes = 0
+
+    def note(self, info: ObjectInfo) -> None:
+        """Take note of a file that is read for the first time since it was opened. Waits for nobody."""
+        if self._believed_s <= 0:
+            return
+        path = info.key[self._root :]
+        directory = above_of(path)
+        with self._lock:
+            walk = self._walk(directory)
+            wanted = walk.note(path)
+            abandoned = self._settle(walk)
+            if wanted is not Wanted.NOTHING:
+                walk.fetchers += 1
+        self._let_go(abandoned)
+        if wanted is Wanted.NAMES:
+            self._submit(walk, partial(self._begin, walk, directory))
+        elif wanted is Wanted.FETCHING:
+            self._submit(walk, partial(self._fetch, walk))
+
+    def numbers(self) -> dict[str, int]:
+        """Return what it has come to: what was fetched ahead, how many of those were read, and what for nothing."""
+        return {
+            "files": self._files,
+            "bytes": self._bytes,
+            "hits": self._hits,
+            "unused": self._unused,
+            "unused_bytes": self._unused_bytes,
+        }
+
+    def close(self) -> None:
+        """Fetch nothing more."""
+        self._is_closed = True
+
+    def _submit(self, walk: Walk, work: partial[None]) -> None:
+        if not self._threads.submit(work):
+            with self._lock:
+                walk.fetchers -= 1
+
+    def _begin(self, walk: Walk, directory: str) -> None:
+        """Find out which names follow, and fetch the first of them."""
+        names = self._known.files_in(directory)
+        with self._lock:
+            is_walk = walk.begin(names)
+        if is_walk:
+            self._fetch(walk)
+        else:
+            with self._lock:
+                walk.fetchers -= 1
+
+    def _fetch(self, walk: Walk) -> None:
+        """Fetch one file after the other until enough is ahead."""
+        try:
+            while not self._is_closed and (one := self._take(walk)) is not None:
+                began_s = time.monotonic()
+                is_useful = self._load(one)
+                walk.took(time.monotonic() - began_s)
+                if not is_useful:
+                    with self._lock:
+                        walk.end()
+                        abandoned = self._settle(walk)
+                    self._let_go(abandoned)
+                    return
+        finally:
+            with self._lock:
+                walk.fetchers -= 1
+
+    def _take(self, walk: Walk) -> Ahead | None:
+        with self._lock:
+            is_room = sum(one.ahead_bytes for one in self._walks.values()) < self._most_bytes
+            return walk.take(self._worth) if is_room else None
+
+    def _worth(self, path: str) -> ObjectInfo | None:
+        fact = self._fact(path)
+        if fact is None or fact.info is None or not 0 < fact.info.size <= self._small_bytes:
+            return None
+        return fact.info
+
+    def _fact(self, path: str) -> Fact | None:
+        fact = self._known.newer(path, 0.0)
+        return None if fact is None or self._known.clock() - fact.at >= self._believed_s else fact
+
+    def _load(self, one: Ahead) -> bool:
+        """Have a file in memory. False if that is no use: there is no room, or the store has other worries."""
+        fetch = self._blocks.expect(one.info, 0, is_ahead=True)
+        if fetch is not None and self._blocks.carry_out(fetch, waits=False):
+            fault = fetch.fault
+            if isinstance(fault, StoreFault) and fault.kind in _GONE:
+                self._known.disbelieve(one.info.key[self._root :], one.info)
+            elif fault is not None:
+                return False
+            else:
+                with self._lock:
+                    self._files += 1
+                    self._bytes += fetch.size
+        one.is_there = True
+        return True
+
+    def _let_go(self, abandoned: list[ObjectInfo]) -> None:
+        if abandoned:
+            self._blocks.let_go([self._blocks.key(info, 0) for info in abandoned])
+
+    # With the lock held.
+
+    def _walk(self, directory: str) -> Walk:
+        walk = self._walks.get(directory)
+        if walk is None:
+            walk = self._walks[directory] = Walk(_MOST_FETCHERS)
+            if len(self._walks) > _MOST_WALKS:
+                _, oldest = self._walks.popitem(last=False)
+                oldest.end()
+                walk.abandoned += oldest.abandoned
+        self._walks.move_to_end(directory)
+        return walk
+
+    def _settle(self, walk: Walk) -> list[ObjectInfo]:
+        """Count what a walk has come to, and return what it gives up."""
+        self._hits += walk.hits
+        walk.hits = 0
+        abandoned, walk.abandoned = walk.abandoned, []
+        self._unused += len(abandoned)
+        self._unused_bytes += sum(info.size for info in abandoned)
+        return abandoned
