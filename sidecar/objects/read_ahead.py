@@ -70,14 +70,12 @@ class Stream:
         "is_starved",
         "passed",
         "requests",
-        "used",
         "window",
     )
 
-    def __init__(self, begin: int, end: int, used: int) -> None:
+    def __init__(self, begin: int, end: int) -> None:
         self.begin = begin
         self.end = end
-        self.used = used
         self.requests = 1
         self.is_proven = begin == 0 and end >= _LARGE_BYTES
         self.is_starved = False
@@ -125,17 +123,17 @@ class Streams:
         self._block_bytes = block_bytes
         self._blocks = -(-size // block_bytes)
         self._lock = threading.Lock()
-        self._streams: list[Stream] = []
-        self._clock = 0
+        self._streams: list[Stream] = []  # the one that has gone on last at the end
 
     def note(self, offset: int, size: int) -> Advice:
         """Take note of a request. To note one again changes nothing."""
         with self._lock:
-            self._clock += 1
             stream = self._match(offset, size)
             if stream is None:
                 return self._begin(offset, size)
-            stream.used = self._clock
+            if stream is not self._streams[-1]:
+                self._streams.remove(stream)
+                self._streams.append(stream)
             stream.begin = min(stream.begin, offset)
             if offset + size > stream.end:
                 stream.grow(offset + size)
@@ -149,7 +147,7 @@ class Streams:
 
     def _match(self, offset: int, size: int) -> Stream | None:
         reach = size * _TOLERANCE
-        for stream in self._streams:
+        for stream in reversed(self._streams):
             if -reach <= offset - stream.end <= reach:
                 return stream
         return None
@@ -157,15 +155,17 @@ class Streams:
     def _begin(self, offset: int, size: int) -> Advice:
         abandoned = _NOTHING
         if len(self._streams) == _STREAMS_OF_A_FILE:
-            oldest = min(self._streams, key=lambda stream: stream.used)
-            self._streams.remove(oldest)
-            abandoned = self._end(oldest)
-        stream = Stream(offset, offset + size, self._clock)
+            abandoned = self._end(self._streams.pop(0))
+        stream = Stream(offset, offset + size)
         self._streams.append(stream)
         advice = self._advance(stream, offset) if stream.is_proven else _SINGLE
+        if not abandoned:
+            return advice
         return Advice(advice.is_sequential, advice.ahead, abandoned, advice.passed)
 
     def _end(self, stream: Stream) -> range:
+        if stream.block < 0:
+            return _NOTHING  # it has never had anything
         self._shares.end(stream)
         return range(max(stream.first, stream.block + 1), stream.asked)
 
