@@ -354,7 +354,9 @@ class FilesystemOperations(CountingOperations):
 
     @guarded
     async def flush(self, fh: int) -> None:
-        """Report what went wrong so far."""
+        """Report what went wrong so far. Where nothing is ever written, this is said once and the kernel asks no more."""
+        if self.settings.read_only:
+            raise OperationAbsent
         await self._filesystem.flush(fh)
 
     @guarded

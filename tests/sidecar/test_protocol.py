@@ -123,6 +123,12 @@ def answer_or_value(call: str, what: FilesystemOperations) -> Any:
         return error.errno
 
 
+def test_where_nothing_is_written_the_kernel_is_told_to_flush_nothing() -> None:
+    """After one ENOSYS it asks no more: fuse_flush() of the kernel's fs/fuse/file.c."""
+    assert answer("flush", operations(lambda: None, read_only=True)) == errno.ENOSYS
+    assert answer_or_value("flush", operations(lambda: None)) is None
+
+
 def test_every_operation_of_pyfuse3_is_guarded() -> None:
     known = {name for name, member in vars(pyfuse3.Operations).items() if inspect.iscoroutinefunction(member)}
     assert known == CALLS.keys() | {"forget"}
