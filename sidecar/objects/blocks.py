@@ -276,7 +276,10 @@ class Blocks:
         del self._fetches[fetch.key]
         if block is not None and fault is None:
             fetch.view = block.view
-            self._keep(fetch.key, block, is_unread=fetch.is_ahead)
+            if fetch.key in self._found:  # an open has brought it meanwhile
+                self._drop(block)
+            else:
+                self._keep(fetch.key, block, is_unread=fetch.is_ahead)
         else:
             fetch.fault = fault
             if block is not None:

@@ -2,6 +2,7 @@
 
 import errno
 import threading
+from functools import partial
 
 import pytest
 
@@ -244,3 +245,31 @@ def test_what_somebody_else_asks_for_is_not_left_behind() -> None:
     for number in range(10, 17):
         blocks.read(INFO, number)
     assert [blocks.has(blocks.key(INFO, number)) for number in range(3)] == [True, False, False]
+
+
+def test_what_is_put_while_it_is_fetched_takes_no_room_twice() -> None:
+    """An open brings a small file while somebody fetches it ahead: of the two, one is given back."""
+    loader = Loader()
+    blocks = make(loader)
+    for number in range(8):
+        fetch = blocks.expect(INFO, number, is_ahead=True)
+        assert fetch is not None
+        loader.may.clear()
+        thread = threading.Thread(target=blocks.carry_out, args=(fetch,), kwargs={"waits": False})
+        thread.start()
+        until(partial(loader.loads.__contains__, number))
+        buffer = blocks.take(BLOCK)
+        assert buffer is not None
+        block = Block(buffer, BLOCK)
+        del buffer
+        assert block.view is not None
+        block.view[:] = bytes([number]) * BLOCK
+        blocks.put(INFO, number, block)
+        del block
+        loader.may.set()
+        thread.join(20)
+        assert fetch.fault is None
+        del fetch, thread
+    blocks.forget("key")
+    views = [blocks.read(INFO, 100 + number) for number in range(8)]  # all of the memory is there for others
+    assert [view[0] for view in views] == [100 + number for number in range(8)]
