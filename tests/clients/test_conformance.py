@@ -223,6 +223,24 @@ def test_a_credential_in_argv_is_told(subject: Subject, tmp_path: Path) -> None:
     assert [name for name, each in found.items() if each["verdict"] == "failed"] == ["secrecy"]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("client", ["sshfs"])
+def test_a_client_that_shows_what_it_was_not_told_to_show_is_told(subject: Subject) -> None:
+    source = next(flag.partition("sftp://")[2] for flag in subject.flags if flag.startswith("--source="))
+    shown = source.replace("/", ":/", 1)
+    script = (
+        "#!/bin/sh\n"
+        f'argv=; for each in "$@"; do case $each in root@*) each={shown};; esac; argv="$argv \'$each\'"; done\n'
+        "eval exec /usr/bin/sshfs $argv\n"
+    )
+    with scratch() as directory:
+        (directory / "sshfs").write_text(script)
+        (directory / "sshfs").chmod(0o755)
+        found = _check("sshfs", Subject(subject.flags, str(directory)), expects=1)
+    assert [name for name, each in found.items() if each["verdict"] == "failed"] == ["missing-source"]
+    assert "of a source that does not exist" in found["missing-source"]["reason"]
+
+
 def test_a_client_that_is_not_there_is_named(tmp_path: Path) -> None:
     declared = _class_file(
         "bindfs",

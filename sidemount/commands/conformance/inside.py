@@ -15,7 +15,7 @@ from sidemount.commands.conformance.finding import Finding, Verdict
 from sidemount.commands.conformance.plan import Stand
 from sidemount.commands.conformance.sandbox import furnish
 from sidemount.commands.conformance.scene import Scene, untried
-from sidemount.commands.conformance.trial_refusals import try_refusals
+from sidemount.commands.conformance.trial_refusals import try_missing_source, try_refusals
 from sidemount.model.errors import VolumeError
 
 
@@ -45,9 +45,12 @@ def run_trials(scene: Scene, *, is_quick: bool) -> Iterator[Finding]:
     has_written = seen.get("write") is Verdict.OK
     if seen["starts"] is Verdict.OK:
         yield from trial_again.try_again(scene, has_written=has_written)
+        # While what was written is there: a client that shows the same whatever it is told to show is known by that.
+        yield from try_missing_source(scene)
         yield from trial_hung.try_hung(scene, has_written=has_written)
     else:
         yield from untried((*trial_again.CHECKS, *trial_hung.CHECKS), "not reached: it does not come up")
+        yield from try_missing_source(scene)
     yield from try_refusals(scene)
 
 

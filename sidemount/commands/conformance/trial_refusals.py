@@ -20,9 +20,14 @@ _WHY_NOT = {
 }
 
 
+def try_missing_source(scene: Scene) -> Iterator[Finding]:
+    """Yield the finding of the stand whose source is not there."""
+    yield found("missing-source", lambda: _refusal(scene, "missing-source"))
+
+
 def try_refusals(scene: Scene) -> Iterator[Finding]:
-    """Yield the findings of the stands that cannot work, and what all stands have told."""
-    for name in ("wrong-option", "missing-source", "wrong-credentials"):
+    """Yield the findings of the other stands that cannot work, and what all stands have told."""
+    for name in ("wrong-option", "wrong-credentials"):
         yield found(name, lambda name=name: _refusal(scene, name))  # type: ignore[misc] # a bound default
     yield found("output", lambda: _output(scene))
 
