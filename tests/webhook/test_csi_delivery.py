@@ -36,6 +36,7 @@ ABSENT = ClusterFacts(server_version=(1, 33))
 PERSISTENT = replace(PRESENT, csi_inline_drivers=frozenset())
 BOTH_WAYS = (Delivery.SIDECAR, Delivery.CSI)
 POOL = "dir:///srv-pool"
+BUCKET_POOL = "s3://claims/pool"
 
 
 class Cluster:
@@ -46,6 +47,14 @@ class Cluster:
     ) -> None:
         known = dict(golden_facts().driver_classes())
         known["pool"] = replace(known["directory"], name="pool", sources=(POOL,), provisions=True)
+        known["bucket"] = replace(
+            known["directory"],
+            name="bucket",
+            sources=(BUCKET_POOL,),
+            filesystem="objects",
+            provisions=True,
+            uid=65532,
+        )
         self.classes = {name: replace(c, deliveries=deliveries or BOTH_WAYS) for name, c in known.items()}
         self._cluster = cluster
         self._volumes = {volume.name: volume for volume in volumes}
@@ -323,6 +332,16 @@ def test_a_provisioned_volume_is_served_by_a_sidecar_from_its_own_directory_alon
     assert (spec.filesystem, spec.source) == ("volume", f"{POOL}/volumes/pvc-1")
     assert mutated(between_rounds(reviewed.after), facts=facts).patch == []
     assert validated(between_rounds(reviewed.after), facts=facts).outcome.allowed
+
+
+def test_a_provisioned_volume_in_a_bucket_is_served_by_a_sidecar_from_its_prefix_alone() -> None:
+    """S4: the same prefix that the node service mounts, and nothing of the node."""
+    attributes = {"class": "bucket", "source": BUCKET_POOL, "volume": "pvc-1.0123456789ab"}
+    facts = Cluster(volumes=(provisioned(handle="pvc-1.0123456789ab", attributes=attributes),))
+    reviewed = mutated(claiming(), facts=facts)
+    assert not any("hostPath" in v for v in reviewed.after["spec"]["volumes"])
+    (spec,) = (m.spec for m in decode_keeper_config(reviewed.after["spec"]["initContainers"][0]["env"][0]["value"]).mounts)  # fmt: skip
+    assert (spec.filesystem, spec.source) == ("objects", f"{BUCKET_POOL}/volumes/pvc-1.0123456789ab")
 
 
 @pytest.mark.parametrize(
