@@ -4,6 +4,7 @@ import itertools
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -18,7 +19,7 @@ from csi.hidden_texts import HiddenTexts
 from csi.provision_plan import check_same
 from csi.provision_request import CAPACITY_MAX_BYTES, CapacityRange, SnapshotRequest
 from csi.volume_ids import id_of_name, is_id
-from csi.volume_state import Content, Kind
+from csi.volume_state import Content, Kind, encode_volume
 from sidemount.model.errors import (
     BadMessage,
     HostFailure,
@@ -128,11 +129,26 @@ def test_deleting_removes_all_of_it_and_nothing_else(bucket: Bucket) -> None:
 
 
 @pytest.mark.parametrize(
-    "id_", ["v", "", "v.000000000000", "../x.000000000000", "other", "v.0", "pvc-1.ABCDEF012345"]
+    "id_",
+    [
+        *("v", "", "v.000000000000", "../x.000000000000", "other", "v.0", "pvc-1.ABCDEF012345"),
+        *(
+            "a//b.000000000000",
+            "\0.000000000000",
+            ".000000000000",
+            "é.000000000000",
+            "x" * 1000 + ".000000000000",
+        ),
+    ],
 )
 def test_deleting_what_was_not_provisioned_touches_nothing(bucket: Bucket, id_: str) -> None:
-    pool = bucket.pool()
-    pool.make_volume(bucket.plan("keep"))
+    """S4-22: what no volume can be called never becomes part of a key."""
+
+    def hear(number: int, name: str) -> None:
+        assert is_id(id_), "the store was asked for it"
+
+    bucket.pool().make_volume(bucket.plan("keep"))
+    pool = bucket.pool(hear)
     before = bucket.held()
     assert not pool.remove(Kind.VOLUME, id_)
     assert not pool.remove(Kind.SNAPSHOT, id_)
@@ -354,7 +370,39 @@ def test_a_controller_that_was_stopped_for_long_removes_no_later_volume(bucket: 
     assert second[0].id != first.id
 
 
+def test_a_listing_asks_once_for_each_volume_and_once_for_what_is_gone(bucket: Bucket) -> None:
+    """Two requests for each of some thousands last longer than a caller waits."""
+    calls: list[str] = []
+    pool = bucket.pool(lambda number, name: calls.append(name))
+    made = {name: pool.make_volume(bucket.plan(name)) for name in (f"v{number}" for number in range(20))}
+    bucket.put(f"pool/.sidemount/gone/{made.pop('v7').id}")
+    calls.clear()
+    assert pool.states(Kind.VOLUME, [f"v{number}" for number in range(20)]) == made
+    assert Counter(calls) == {"get": 2 * 20, "list_page": 2}  # each is heard before and after
+
+
 # What is asked for -----------------------------------------------------------------------------------
+
+
+def test_a_volume_that_grows_while_it_is_removed_does_not_come_back(bucket: Bucket) -> None:
+    """Another controller may have looked at it before it was gone, and write its record anew just before that is removed."""
+    late = bucket.pool()
+    made = late.make_volume(bucket.plan("v", 1))
+    growing = iter([2])
+
+    def hear(number: int, name: str) -> None:
+        if name == "delete_version" and next(growing, None):
+            record = "pool/.sidemount/volumes/v.json"
+            buffer = memoryview(bytearray(1 << 16))
+            info, size = bucket.store.get(record, 0, buffer)
+            assert info is not None
+            larger = bytes(buffer[:size]).replace(b'"capacityBytes": 1,', b'"capacityBytes": 2,')
+            bucket.store.put(record, [larger], if_match=info.etag)
+
+    assert bucket.pool(hear).remove(Kind.VOLUME, made.id)
+    assert next(growing, None) is None
+    assert late.volume(made.id) is None
+    assert _own(bucket) == []
 
 
 def test_a_size_is_told_and_no_limit(bucket: Bucket) -> None:
@@ -447,6 +495,35 @@ def test_a_damaged_record_is_told_of_and_hides_no_other(bucket: Bucket, content:
         with pytest.raises(BadMessage):
             call()
     assert bucket.store.head("pool/.sidemount/volumes/bad.json")
+
+
+@pytest.mark.parametrize(
+    ("text", "instead"),
+    [
+        ('"class": "pooled"', '"class": "\\ud800"'),
+        ('"volume": "bad.', '"volume": "v.'),
+        ('"id": "bad.', '"id": "v.'),
+        ('"class"', '"other"'),
+    ],
+)
+def test_a_record_that_is_of_no_volume_here_is_none(bucket: Bucket, text: str, instead: str) -> None:
+    pool = bucket.pool()
+    made, bad = pool.make_volume(bucket.plan("v")), pool.make_volume(bucket.plan("bad"))
+    damaged = encode_volume(bad).replace(text, instead)
+    assert damaged != encode_volume(bad)
+    bucket.store.put("pool/.sidemount/volumes/bad.json", [damaged.encode()])
+    assert pool.states(Kind.VOLUME, pool.ids(Kind.VOLUME)) == {"v": made}
+    with pytest.raises(BadMessage):
+        pool.volume(bad.id)
+
+
+def test_what_is_no_record_is_listed_as_none(bucket: Bucket) -> None:
+    pool = bucket.pool()
+    made = pool.make_volume(bucket.plan("v"))
+    for name in ("v", "v.json.json", "v.json/x", "x/v.json", ""):
+        bucket.put(f"pool/.sidemount/volumes/{name}")
+    assert pool.states(Kind.VOLUME, pool.ids(Kind.VOLUME)) == {"v": made}
+    assert pool.ids(Kind.VOLUME).count("v") == 1
 
 
 def test_a_store_that_lists_what_is_not_asked_for_removes_nothing(bucket: Bucket) -> None:
