@@ -221,8 +221,10 @@ class PollRuntime:
             or self.one_by_one_until
         ):
             return self._wait_in_turn(fd)
-        found = self._poll(None)
-        if self._finished or found[0][0] != fd or len(found) > 1:
+        self._sleeps = True  # as `_poll` does; each request comes along here
+        found = self._poller.poll(0 if self._finished else None)
+        self._sleeps = False
+        if self._finished or len(found) > 1 or found[0][0] != fd:
             self._collect(is_woken=any(descriptor != fd for descriptor, _ in found))
             return self._wait_in_turn(fd)
         return _DONE
