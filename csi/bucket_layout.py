@@ -11,6 +11,7 @@ is never in the way of a later volume of the same name.
 
 import re
 
+from csi.volume_ids import is_id
 from sidemount.model.pool_layout import VOLUMES
 
 OWN = ".sidemount"
@@ -30,7 +31,7 @@ def id_with(name_id: str, mark: str) -> str:
 def name_of(id_: str) -> str:
     """Return the name's part of an id, "" if no volume in a bucket has such an id."""
     name, dot, mark = id_.rpartition(".")
-    return name if dot and _MARK.match(mark) else ""
+    return name if dot and _MARK.match(mark) and is_id(id_) else ""
 
 
 def data_prefix(id_: str) -> str:
@@ -44,8 +45,8 @@ def record_key(name_id: str) -> str:
 
 
 def name_of_record(key: str) -> str:
-    """Return whose record has a key."""
-    return key.removeprefix(RECORDS).removesuffix(_RECORD_END)
+    """Return whose record has a key, "" if it is of nobody's."""
+    return key[len(RECORDS) : -len(_RECORD_END)] if key.endswith(_RECORD_END) else ""
 
 
 def gone_key(id_: str) -> str:

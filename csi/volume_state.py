@@ -135,6 +135,7 @@ def _object(text: str) -> Mapping[str, Any]:
 def _text(raw: Any) -> str:
     if not isinstance(raw, str):
         raise TypeError(type(raw).__name__)
+    raw.encode()  # half a character cannot be told to anybody
     return raw
 
 
