@@ -188,6 +188,7 @@ class NodeTable:
             else:
                 self._remove_link(node, *old)
                 self._add_link(node, *new, links)
+            self._collect(node)
 
     @contextlib.contextmanager
     def moving(self) -> Iterator[None]:
@@ -275,7 +276,11 @@ class NodeTable:
         while above is not None and above is not node:
             above = above.parent
         if above is node and parent.parent is not None:
+            node.children += (
+                1  # it may be there for the sake of what is cut off now, and is about to be needed
+            )
             self._remove_link(parent, parent.parent, parent.name)
+            node.children -= 1
 
     def _collect(self, node: Node) -> None:
         """End a node that nothing needs any more, then its parents for which the same has become true."""

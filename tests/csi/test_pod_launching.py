@@ -231,8 +231,8 @@ def test_a_deleted_pod_is_replaced_and_the_volume_mounted_again(world: World, gr
     eventually(
         lambda: [pod["metadata"]["uid"] for pod in world.api.pods.values()] not in ([], [uid]), timeout_s=30
     )
-    eventually(lambda: _is_healthy(plugin), what="served again", timeout_s=30)
-    assert (plugin.seen() / "file").read_text() == "kept"
+    # The mount answers until the last process of the deleted pod is dead.
+    eventually(lambda: _is_healthy(plugin) and _content(plugin) == "kept", what="served again", timeout_s=30)
     plugin.unpublish()
     world.nothing_is_left()
 
@@ -475,6 +475,13 @@ def test_many_targets_need_one_watch_a_namespace(world: World) -> None:
 
 def _is_healthy(plugin: Plugin) -> bool:
     return not plugin.stats().volume_condition.abnormal
+
+
+def _content(plugin: Plugin) -> str:
+    try:
+        return (plugin.seen() / "file").read_text()
+    except OSError as error:
+        return str(error)
 
 
 def _instance(plugin: Plugin) -> str:

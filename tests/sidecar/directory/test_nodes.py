@@ -254,6 +254,21 @@ def test_nodes_beneath_a_directory_that_is_being_renamed_wait_for_it(tmp_path: P
     filesystem.descriptors.discard(ROOT)
 
 
+def test_a_directory_that_others_have_moved_beneath_what_it_had_stays_known() -> None:
+    """It was there for the sake of what lay in it, until both changed places."""
+    gone: list[int] = []
+    table = NodeTable(1, gone.append)
+    above = table.admit(2, table.root, b"above", 1)
+    below = table.admit(3, above, b"below", 1)
+    table.forget(above.id, 1)
+    assert table.admit(2, below, b"above", 1) is table[above.id]
+    assert (table.lookups(above), table.links(above), table.links(below)) == (1, [(below, b"above")], [])
+    table.forget(above.id, 1)
+    table.forget(below.id, 1)
+    assert gone == [above.id, below.id]
+    assert len(table) == 1
+
+
 def test_many_threads_at_once_leave_right_counts(tmp_path: Path) -> None:
     """A remote store runs every operation in a thread."""
     filesystem = make_filesystem(tmp_path, directories_open=5)

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import random
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -252,11 +253,11 @@ class Tables(RuleBasedStateMachine):
         assert self.state.state_id
 
     def teardown(self) -> None:
-        self.be_succeeded()
-        self.state.close()
-        for name in os.listdir(self.directory):
-            os.unlink(self.directory / name)
-        os.rmdir(self.directory)
+        try:
+            self.be_succeeded()
+        finally:
+            self.state.close()
+            shutil.rmtree(self.directory)
 
 
 TestTables = Tables.TestCase
@@ -304,7 +305,7 @@ def test_nodes_are_there_whenever_a_process_is_killed(tmp_path: Path) -> None:
         assert again <= life + 1
         assert len(table) <= sum(1 for number in range(told[0]) if told[number + 1]) + life + 3
         state.close()
-    assert told[0] > 5000
+    assert told[0] > 500  # so that lives had something to find
     os.close(shared)
 
 
