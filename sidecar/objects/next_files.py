@@ -21,6 +21,7 @@ _MOST_BYTES = 32 << 20
 _SHARE = 8  # of the memory
 _MOST_FETCHERS = 8
 _MOST_WALKS = 64
+_AT_A_TIME = 8  # files; to get in line for each would wake another thread each time
 _SOON_S = 1.0  # what is not believed any more by then is fetched for nothing
 _GONE = frozenset({FaultKind.CHANGED, FaultKind.MISSING, FaultKind.RANGE})
 
@@ -95,21 +96,34 @@ class NextFiles:
                 walk.fetchers -= 1
 
     def _fetch(self, walk: Walk) -> None:
-        """Fetch one file after the other until enough is ahead."""
+        """Fetch some files and get in line again, until enough is ahead: others read on and on, and have the same threads."""
+        is_more = False
         try:
-            while not self._is_closed and (one := self._take(walk)) is not None:
-                began_s = time.monotonic()
-                is_useful = self._load(one)
-                walk.took(time.monotonic() - began_s)
-                if not is_useful:
-                    with self._lock:
-                        walk.end()
-                        abandoned = self._settle(walk)
-                    self._let_go(abandoned)
+            for _ in range(_AT_A_TIME):
+                is_more = self._fetch_one(walk)
+                if not is_more:
                     return
         finally:
+            if is_more:
+                self._submit(walk, partial(self._fetch, walk))
+            else:
+                with self._lock:
+                    walk.fetchers -= 1
+
+    def _fetch_one(self, walk: Walk) -> bool:
+        """Fetch the next file, and tell whether to go on."""
+        one = None if self._is_closed else self._take(walk)
+        if one is None:
+            return False
+        began_s = time.monotonic()
+        is_useful = self._load(one)
+        walk.took(time.monotonic() - began_s)
+        if not is_useful:
             with self._lock:
-                walk.fetchers -= 1
+                walk.end()
+                abandoned = self._settle(walk)
+            self._let_go(abandoned)
+        return is_useful
 
     def _take(self, walk: Walk) -> Ahead | None:
         with self._lock:

@@ -2,6 +2,7 @@
 
 import os
 import random
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -133,6 +134,28 @@ def test_a_store_that_fails_is_asked_for_nothing_that_nobody_needs(
     assert before <= 4 + 2
     _read(kernel, range(4, 8))
     assert len(_asked(store)) <= before + 4  # it is looked at longer before anything is fetched ahead again
+
+
+def test_what_others_need_does_not_wait_until_enough_files_are_ahead(
+    store: ScriptedStore, tmp_path: Path
+) -> None:
+    """The threads are those of the read-ahead: whoever reads on and on in a large file would go without."""
+    kernel = make_kernel(store, tmp_path, **_BELIEVED, connections=2)  # so one thread
+    kernel.listdir("d")
+    may = threading.Event()
+
+    def wait(asked: tuple[str, str, int, int]) -> None:
+        assert asked[1] <= _name(3) or may.wait(20)
+
+    store.gate = wait
+    _read(kernel, range(4))
+    until(lambda: len(_asked(store)) == 5)
+    before: list[int] = []
+    assert kernel.filesystem.volume.reading._threads.submit(lambda: before.append(len(_asked(store))))
+    may.set()
+    until(lambda: _numbers(kernel)["files"] >= 16)
+    assert before == [4 + 8]
+    kernel.filesystem.stop()
 
 
 def test_what_is_ahead_takes_an_eighth_of_the_memory_at_most(store: ScriptedStore, tmp_path: Path) -> None:
