@@ -30,6 +30,11 @@ class Fact(NamedTuple):
         return self.is_directory or self.info is not None
 
 
+_UNKNOWN = Fact(
+    None, False, float("-inf")
+)  # of one name in a directory whose others are known: too old for any use
+
+
 class Known:
     """Facts of one volume by path. Safe to use from several threads."""
 
@@ -132,10 +137,11 @@ class Known:
                 self._complete.pop(above_of(path), None)
 
     def forget(self, path: str) -> None:
-        """Know nothing of a path."""
+        """Know nothing of a path. The other names of its directory stay as they are known."""
         with self._lock:
             self._facts.pop(path, None)
-            self._complete.pop(above_of(path), None)
+            if above_of(path) in self._complete:
+                self._facts[path] = _UNKNOWN
 
     def forget_beneath(self, path: str) -> None:
         """Know nothing of a directory and all that lies in it."""
