@@ -10,7 +10,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,7 +69,14 @@ FIGURES = (
     ),
     Figure(name="write", what="1 GiB written, until it has arrived", unit="MB/s", more_is_better=True, goal=Goal(at_least=0.95), direct=True),
     Figure(name="write cpu", what="processor time of a GiB written", unit="s", goal=_COST),
+    Figure(name="write small", what="1,000 files of 16 KiB written, 8 at once", unit="s", goal=_COST),
     Figure(name="read back", what="1 GiB read from a mount that has not seen it", unit="MB/s", **_RATE),
+    Figure(name="read back again", what="the same again", unit="MB/s", **_RATE),
+    Figure(name="back several", what="16 stretches of 64 MiB of it at once, cold", unit="MB/s", **_RATE),
+    Figure(name="back 4k", what="4 KiB of it at random", unit="/s", **_RATE),
+    Figure(name="back 1m", what="1 MiB of it at random", unit="MB/s", **_RATE),
+    Figure(name="back small", what="1,000 files of 16 KiB read back, cold", unit="s", goal=_READ_TIME),
+    Figure(name="back small again", what="1,000 files of 16 KiB read back, again, 8 at once", unit="s", goal=_READ_TIME),
     Figure(name=MEMORY, what="most memory of the serving process", unit="MiB"),
 )  # fmt: skip
 
@@ -78,12 +85,18 @@ def rows() -> Iterator[Row]:
     """Measure, and make the picture."""
     grounds = measure(ROUNDS)
     for ground, found in grounds.items():
-        yield Row(what=ground, note=_spread(found["rounds"]))
+        yield Row(what=ground)
         for subject, reason in found["absent"].items():
-            yield Row(what=f"without {subject}", note=reason)
-        yield from render_rows(found["rounds"], found["absent"])
+            yield Row(what=f"without {subject}" if subject not in found["rounds"] else subject, note=reason)
+        yield from render_rows(found["rounds"], found["absent"], found["aside"])
     panels = [panel for found in grounds.values() for panel in render_panels(found["rounds"])]
-    _CHART.write_text(render_chart(f"Medians of {ROUNDS} rounds, taken in turns", OURS, panels))
+    _CHART.write_text(
+        render_chart(
+            f"Medians of {ROUNDS} rounds, taken in turns; the lines reach from the least to the most",
+            OURS,
+            panels,
+        )
+    )
 
 
 def measure(rounds: int, *arguments: str) -> dict[str, Any]:
@@ -119,67 +132,64 @@ def _run_apart(arguments: Sequence[str]) -> dict[str, Any]:
     return answer
 
 
-def render_rows(rounds: Rounds, absent: Mapping[str, str]) -> Iterator[Row]:
-    """Yield a row for every figure that ours has here."""
-    medians = _medians(rounds)
+def render_rows(rounds: Rounds, absent: Mapping[str, str], aside: Collection[str] = ()) -> Iterator[Row]:
+    """Yield a row for every figure that ours has here. Nobody is judged against those aside."""
     for figure in FIGURES:
-        found = {
-            subject: figures[figure.name] for subject, figures in medians.items() if figure.name in figures
-        }
+        found = _values(rounds, figure.name)
         if OURS in absent:
             yield Row(what=figure.what, goal=figure.goal, fault=absent[OURS])
             return
         if OURS not in found:
             continue
-        ours, direct = found.pop(OURS), found.get(DIRECT)
-        peers = {subject: value for subject, value in found.items() if subject != DIRECT}
-        best = (max if figure.more_is_better else min)(peers, key=peers.__getitem__, default="")
-        against = DIRECT if figure.direct and direct is not None else best
+        medians = {subject: statistics.median(values) for subject, values in found.items()}
+        peers = [subject for subject in medians if subject not in (OURS, DIRECT) and subject not in aside]
+        best = (max if figure.more_is_better else min)(peers, key=medians.__getitem__, default="")
+        against = DIRECT if figure.direct and DIRECT in medians else best
+        others = [subject for subject in found if subject not in (OURS, against)]
         yield Row(
             what=figure.what,
-            ours=ours,
+            ours=medians[OURS],
             unit=figure.unit,
             against=against,
-            theirs=found.get(against),
+            theirs=medians.get(against),
             goal=figure.goal if against else None,
-            note=", ".join(
-                f"{subject} {_short(value)}" for subject, value in found.items() if subject != against
+            note="; ".join(
+                [
+                    " and ".join(f"±{_spread(found[one]):.0%}" for one in (OURS, against) if one),
+                    *(f"{one} {_short(medians[one])} ±{_spread(found[one]):.0%}" for one in others),
+                ]
             ),
         )
 
 
 def render_panels(rounds: Rounds) -> Iterator[Panel]:
     """Yield a panel for every figure that ours has here."""
-    medians = _medians(rounds)
     for figure in FIGURES:
-        found = {
-            subject: figures[figure.name] for subject, figures in medians.items() if figure.name in figures
-        }
-        if OURS in found:
-            bars = {OURS: found.pop(OURS), **found}
-            yield Panel(title=figure.what, unit=figure.unit, more_is_better=figure.more_is_better, bars=bars)
+        found = _values(rounds, figure.name)
+        if OURS not in found:
+            continue
+        ordered = {OURS: found.pop(OURS), **found}
+        yield Panel(
+            title=figure.what,
+            unit=figure.unit,
+            more_is_better=figure.more_is_better,
+            bars={subject: statistics.median(values) for subject, values in ordered.items()},
+            ranges={subject: (min(values), max(values)) for subject, values in ordered.items()},
+        )
 
 
-def _medians(rounds: Rounds) -> dict[str, dict[str, float]]:
-    return {
-        subject: {
-            name: statistics.median(sample[name] for sample in samples if name in sample)
-            for name in {name for sample in samples for name in sample}
-        }
-        for subject, samples in rounds.items()
+def _values(rounds: Rounds, name: str) -> dict[str, list[float]]:
+    """Return a figure's values by subject, of those that have it."""
+    found = {
+        subject: [sample[name] for sample in samples if name in sample] for subject, samples in rounds.items()
     }
+    return {subject: values for subject, values in found.items() if values}
 
 
-def _spread(rounds: Rounds) -> str:
-    """Return how far ours is from its median in the worst of its figures."""
-    worst, which = 0.0, ""
-    medians = _medians(rounds).get(OURS, {})
-    for name, median in medians.items():
-        values = [sample[name] for sample in rounds[OURS] if name in sample]
-        spread = (max(values) - min(values)) / median / 2 if median else 0.0
-        if spread > worst:
-            worst, which = spread, name
-    return f"ours within ±{worst:.0%} ({which})" if which else ""
+def _spread(values: Sequence[float]) -> float:
+    """Return how far values are from their median, both ways."""
+    median = statistics.median(values)
+    return (max(values) - min(values)) / median / 2 if median else 0.0
 
 
 def _short(value: float) -> str:

@@ -195,10 +195,11 @@ def _children(pid: int) -> list[int]:
 
 
 def _has_device(pid: int) -> bool:
-    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(OSError):
-            if descriptor.readlink() == Path("/dev/fuse"):
-                return True
+    with contextlib.suppress(OSError):  # it has just ended
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                if descriptor.readlink() == Path("/dev/fuse"):
+                    return True
     return False
 
 

@@ -1,7 +1,7 @@
 """The figures of the object-store benchmark as a picture: one panel a figure, one bar for each that was measured. SVG as text."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from xml.sax.saxutils import escape
 
 _WIDTH, _PANEL_WIDTH, _COLUMNS = 960, 300, 3
@@ -13,12 +13,13 @@ _STYLE = f"text{{font:12px sans-serif;fill:{_INK}}} .title{{font-weight:bold}} .
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """One figure: what it is, its unit, whether more is better, and the median of each subject, ours first."""
+    """One figure: what it is, its unit, whether more is better, and the median of each subject, ours first; the least and the most of each."""
 
     title: str
     unit: str
     more_is_better: bool
     bars: Mapping[str, float]
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
 def render_chart(heading: str, ours: str, panels: Sequence[Panel]) -> str:
@@ -42,7 +43,7 @@ def render_chart(heading: str, ours: str, panels: Sequence[Panel]) -> str:
 def _panel(panel: Panel, ours: str, x: int, y: int) -> list[str]:
     better = "more is better" if panel.more_is_better else "less is better"
     lines = [_text(x, y, panel.title, "title"), _text(x, y + 15, f"{panel.unit}, {better}", "quiet")]
-    longest = max(panel.bars.values(), default=0.0) or 1.0
+    longest = max([*panel.bars.values(), *(most for _, most in panel.ranges.values())], default=0.0) or 1.0
     room = _PANEL_WIDTH - _LABEL_WIDTH - _FIGURE_WIDTH
     for number, (subject, figure) in enumerate(panel.bars.items()):
         top = y + _HEAD - 14 + number * (_BAR + _GAP)
@@ -52,7 +53,12 @@ def _panel(panel: Panel, ours: str, x: int, y: int) -> list[str]:
         lines.append(
             f'<rect x="{x + _LABEL_WIDTH}" y="{top}" width="{width:.1f}" height="{_BAR}" fill="{color}"/>'
         )
-        lines.append(_text(round(x + _LABEL_WIDTH + width + 5), top + _BAR - 3, _shown(figure)))
+        least, most = (one / longest * room for one in panel.ranges.get(subject, (figure, figure)))
+        middle, left = top + _BAR / 2, x + _LABEL_WIDTH
+        lines.append(
+            f'<line x1="{left + least:.1f}" y1="{middle:g}" x2="{left + most:.1f}" y2="{middle:g}" stroke="{_INK}"/>'
+        )
+        lines.append(_text(round(left + max(width, most) + 5), top + _BAR - 3, _shown(figure)))
     return lines
 
 

@@ -53,6 +53,12 @@ class Direct:
             obstore.get_range(self._store, key, start=start, end=start + size)
         return _SMALL_READS / (time.perf_counter() - began)
 
+    def listing(self, prefix: str) -> float:
+        """List a directory. Return milliseconds."""
+        began = time.perf_counter()
+        obstore.list_with_delimiter(self._store, prefix)
+        return (time.perf_counter() - began) * 1e3
+
     def write(self, key: str, size: int) -> float:
         """Upload an object in parts. Return MB/s."""
         piece = random.Random(7).randbytes(1 << 20)

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 _PIECE = 1 << 20
+_SMALL_BYTES, _WRITERS = 16 << 10, 8
 
 
 def sequential(place: Path, _: int, __: float) -> float:
@@ -26,6 +27,15 @@ def parallel(place: Path, threads: int, _: float) -> float:
     began = time.perf_counter()
     with ThreadPoolExecutor(threads) as pool:
         read = sum(pool.map(_read_whole, sorted(place.iterdir())))
+    return read / (time.perf_counter() - began) / 1e6
+
+
+def stretches(place: Path, threads: int, _: float) -> float:
+    """Read a file from as many places on as there are threads, each to where the next one began. Return MB/s."""
+    length = place.stat().st_size // threads
+    began = time.perf_counter()
+    with ThreadPoolExecutor(threads) as pool:
+        read = sum(pool.map(lambda number: _read_stretch(place, number * length, length), range(threads)))
     return read / (time.perf_counter() - began) / 1e6
 
 
@@ -73,7 +83,32 @@ def write(place: Path, size: int, _: float) -> float:
     return time.perf_counter() - began
 
 
+def write_small(place: Path, files: int, _: float) -> float:
+    """Write as many new files of 16 KiB into a new directory, eight at once. Return seconds."""
+    place.mkdir()
+    content = random.Random(7).randbytes(_SMALL_BYTES)
+    began = time.perf_counter()
+    with ThreadPoolExecutor(_WRITERS) as pool:
+        list(pool.map(lambda number: (place / f"{number:05d}").write_bytes(content), range(files)))
+    return time.perf_counter() - began
+
+
 _BUFFERS = threading.local()
+
+
+def _read_stretch(path: Path, offset: int, length: int) -> int:
+    buffer = bytearray(_PIECE)
+    file = os.open(path, os.O_RDONLY)
+    try:
+        read = 0
+        while read < length:
+            got = os.preadv(file, [memoryview(buffer)[: min(_PIECE, length - read)]], offset + read)
+            if not got:
+                raise ValueError(f"{path}: a short read")
+            read += got
+        return read
+    finally:
+        os.close(file)
 
 
 def _read_whole(path: Path) -> int:
@@ -93,7 +128,9 @@ WORK: dict[str, Callable[[Path, int, float], float]] = {
     "parallel": parallel,
     "small": small,
     "random": at_random,
+    "stretches": stretches,
     "write": write,
+    "write-small": write_small,
 }
 
 

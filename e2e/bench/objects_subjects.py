@@ -110,11 +110,11 @@ def weed(bucket: Bucket) -> Serve:
 def gcsfuse(bucket: Bucket, program: Path) -> Serve:
     """Return how gcsfuse serves it, with its file cache and parallel downloads."""
     flags = (
-        "--foreground --anonymous-access --implicit-dirs --file-cache-max-size-mb=-1 --file-cache-enable-parallel-downloads "
+        "--foreground --anonymous-access --implicit-dirs --enable-hns=false --file-cache-max-size-mb=-1 --file-cache-enable-parallel-downloads "
         "--metadata-cache-ttl-secs=3600 --stat-cache-max-size-mb=-1 --type-cache-max-size-mb=-1 --cache-dir=WORK"
     )
     return foreign(
-        str(program), *flags.split(), f"--custom-endpoint={bucket.endpoint}", bucket.name, "TARGET"
+        str(program), *flags.split(), f"--custom-endpoint={bucket.endpoint}/storage/v1/", bucket.name, "TARGET"
     )
 
 

@@ -23,8 +23,13 @@ class GcsPlace:
 
 
 @contextmanager
-def fake_gcs(directory: Path, bucket: str = "bucket", *, in_memory: bool = True) -> Iterator[GcsPlace]:
-    """Run it with a bucket: what the directory's `data` has, or in memory, where any key can be. Raises as `versity` does."""
+def fake_gcs(
+    directory: Path, bucket: str = "bucket", *, in_memory: bool = True, is_ready: bool = False
+) -> Iterator[GcsPlace]:
+    """Run it with a bucket: what the directory's `data` has, or in memory, where any key can be. Raises as `versity` does.
+
+    `is_ready`: an earlier run has looked at the files that there are; it would do that again, file by file.
+    """
     program = go_program(FAKE_GCS)
     (directory / "data" / bucket).mkdir(parents=True, exist_ok=True)
     ports: list[int] = []
@@ -40,10 +45,11 @@ def fake_gcs(directory: Path, bucket: str = "bucket", *, in_memory: bool = True)
             "external-url": f"http://{LOOPBACK}:{port}",
             "backend": "memory" if in_memory else "filesystem",
             "log-level": "warn",
-            # What it is to begin with, with the memory too, which is why a bucket is a directory here.
-            "data": directory / "data",
             "filesystem-root": directory / "data",
         }
+        if not is_ready:
+            # What it is to begin with, with the memory too, which is why a bucket is a directory here.
+            named["data"] = directory / "data"
         argv = [str(program), *(f"-{name}={value}" for name, value in named.items())]
         return argv, lambda: answers(port, f"/storage/v1/b/{bucket}", below=300)
 

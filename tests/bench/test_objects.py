@@ -31,6 +31,17 @@ def test_a_figure_is_judged_against_the_best_peer_and_not_the_ceiling() -> None:
     assert (write.against, write.ratio, write.verdict) == (DIRECT, 0.9, "falls short")
 
 
+def test_who_is_aside_is_shown_and_nobody_is_judged_against_it() -> None:
+    row, *_ = render_rows(ROUNDS, {}, {"quick"})
+    assert (row.against, row.theirs) == ("slow", 10.0)
+    assert "quick 500" in row.note
+
+
+def test_a_row_says_how_far_figures_are_from_their_medians() -> None:
+    row, *_ = render_rows(ROUNDS, {})
+    assert row.note.startswith("±0% and ±70%; slow 10.0 ±0%")
+
+
 def test_nobody_to_be_judged_against_is_no_success() -> None:
     (row, *_) = render_rows({OURS: ROUNDS[OURS]}, {})
     assert (row.against, row.verdict) == ("", "")
@@ -49,10 +60,13 @@ def test_the_picture_has_a_bar_for_everybody_and_takes_any_name() -> None:
     picture = ET.fromstring(render_chart("heading", OURS, panels))
     bars = list(picture.iter("{http://www.w3.org/2000/svg}rect"))
     assert len(bars) == 1 + sum(len(panel.bars) for panel in panels)
+    lines = list(picture.iter("{http://www.w3.org/2000/svg}line"))
+    assert len(lines) == len(bars) - 1
+    assert max(float(line.get("x2", 0)) - float(line.get("x1", 0)) for line in lines) > 40
     assert "<&>" in [element.text for element in picture.iter("{http://www.w3.org/2000/svg}text")]
 
 
-@pytest.mark.parametrize("what", ["sequential", "parallel", "small", "random"])
+@pytest.mark.parametrize("what", ["sequential", "parallel", "small", "random", "stretches"])
 def test_a_load_reads_what_is_there(tmp_path: Path, what: str) -> None:
     (tmp_path / "file").write_bytes(bytes(3 << 20))
     place = tmp_path if what in ("parallel", "small") else tmp_path / "file"
@@ -68,3 +82,8 @@ def test_a_load_that_reads_too_little_is_no_figure(tmp_path: Path) -> None:
 def test_a_written_file_is_whole(tmp_path: Path) -> None:
     assert objects_load.write(tmp_path / "new", 2 << 20, 0) > 0
     assert (tmp_path / "new").stat().st_size == 2 << 20
+
+
+def test_small_files_are_written_whole(tmp_path: Path) -> None:
+    assert objects_load.write_small(tmp_path / "new", 9, 0) > 0
+    assert [path.stat().st_size for path in (tmp_path / "new").iterdir()] == [16 << 10] * 9
