@@ -39,6 +39,12 @@ def start(pod: Pod, keeper: tuple[str, ...] = (), daemon: tuple[str, ...] = ("si
     pod.wait_ready()
 
 
+def start_counting(pod: Pod) -> None:
+    """Start them, and wait until the daemon has told where it begins: what it counts from then on is news."""
+    start(pod)
+    eventually(lambda: len(counts(pod)) == 1, what="the first report")
+
+
 def read(pod: Pod, *numbers: int) -> None:
     """Read files, 7 bytes each."""
     for number in numbers:
@@ -61,7 +67,7 @@ def counts(pod: Pod) -> list[dict[str, Any]]:
 
 
 def test_numbers_are_told_at_once_and_at_the_end_over_a_takeover(pod: Pod) -> None:
-    start(pod)
+    start_counting(pod)
     read(pod, 0, 1, 2)
     # The first process is asked to end, not killed: what one has counted in its last seconds dies with it.
     before = pod.serving()
@@ -80,9 +86,8 @@ def test_numbers_are_told_at_once_and_at_the_end_over_a_takeover(pod: Pod) -> No
 
 
 def test_a_process_that_is_killed_costs_seconds_of_counting_and_nothing_is_counted_twice(pod: Pod) -> None:
-    start(pod)
+    start_counting(pod)
     read(pod, 0)
-    eventually(lambda: len(counts(pod)) >= 1, what="the first report")
     succession(pod)
     read(pod, 1, 2)
     end_cleanly(pod)
@@ -91,7 +96,7 @@ def test_a_process_that_is_killed_costs_seconds_of_counting_and_nothing_is_count
 
 
 def test_a_keeper_that_is_started_again_goes_on(pod: Pod) -> None:
-    start(pod)
+    start_counting(pod)
     read(pod, 0)
     pod.keeper.kill()
     pod.keeper.wait(10)
