@@ -20,15 +20,16 @@ def fitting_block_bytes(block_bytes: int, bound_bytes: int) -> int:
 class Block:
     """Content in memory. Whoever wants to see it takes `view`, and slices that; None: it is another's by now.
 
-    `is_unread`: it was read ahead, and nobody has asked for it yet. `is_passed`: whoever read on and on in it is beyond it.
+    `is_unread`: it was read ahead, and nobody has asked for it yet. `is_passing`: it was fetched for who reads on and on, `is_passed`: who
+    is beyond it by now.
     """
 
-    __slots__ = ("_buffer", "is_passed", "is_unread", "size", "view")
+    __slots__ = ("_buffer", "is_passed", "is_passing", "is_unread", "size", "view")
 
     def __init__(self, buffer: BlockBuffer, size: int) -> None:
         self._buffer = buffer
         self.size = size
-        self.is_unread = self.is_passed = False
+        self.is_unread = self.is_passing = self.is_passed = False
         self.view: memoryview | None = memoryview(buffer)[:size]
 
     def cut(self, size: int) -> None:

@@ -138,11 +138,11 @@ class Blocks:
             self._room.notify_all()
 
     def pass_by(self, keys: list[BlockKey]) -> None:
-        """Give up before others what somebody who reads on and on has left behind."""
+        """Give up before others what was read ahead for somebody who reads on and on, and has left it behind."""
         with self._lock:
             for key in keys:
                 block = self._found.get(key)
-                if block is not None and not block.is_unread and not block.is_passed:
+                if block is not None and block.is_passing and not block.is_unread:
                     block.is_passed = True
                     self._used.pop(key, None)
                     self._passed[key] = None
@@ -279,6 +279,7 @@ class Blocks:
             if fetch.key in self._found:  # an open has brought it meanwhile
                 self._drop(block)
             else:
+                block.is_passing = self._is_passing(fetch)
                 self._keep(fetch.key, block, is_unread=fetch.is_ahead)
         else:
             fetch.fault = fault
