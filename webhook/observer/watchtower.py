@@ -158,9 +158,11 @@ class Watchtower(Collector):
         self._tell([occurrence for occurrence in told if occurrence is not None])
         for event in events:
             self._count(pod, event)
+        for volume in pod.volumes if pod.is_over else ():
+            self._objects.forget(_key(pod, volume.name))  # nothing of it is there any more, said or not
 
     def _count(self, pod: PodView, event: KeeperEvent) -> None:
-        """Take what a volume's daemon has counted. Of a pod that is over nothing is there any more."""
+        """Take what a volume's daemon has counted."""
         since_ = self._since
         is_its = any(volume.name == event.volume for volume in pod.volumes)
         if event.counted is None or since_ is None or not is_its:
@@ -168,8 +170,6 @@ class Watchtower(Collector):
         key = _key(pod, event.volume)
         self._objects.know(key, pod.class_of(event.volume))
         self._objects.take(key, event.counted, is_counted=event.at_ms > since_.counted_ms)
-        if pod.is_over:
-            self._objects.forget(key)
 
     def _tell(self, occurrences: Iterable[Occurrence]) -> None:
         since_ = self._since

@@ -56,8 +56,17 @@ def test_what_an_earlier_observer_has_counted_is_not_counted_again() -> None:
 def test_of_a_pod_that_is_over_nothing_is_there_and_its_counts_stay() -> None:
     tower = leading()
     tell(tower, view(), heard(1, {}))
-    tell(tower, view(phase="Succeeded"), heard(1, {"store_requests": 5, "write_drafts": 2}))
-    assert shown(tower, _REQUESTS) == 5
+    last = [heard(1, {"store_requests": requests, "write_drafts": 2}) for requests in (5, 8)]
+    tell(tower, view(phase="Succeeded"), *last)
+    assert shown(tower, _REQUESTS) == 8
+    assert shown(tower, _DRAFTS) == 0
+    assert len(tower._objects) == 0
+
+
+def test_a_pod_whose_last_words_came_before_its_end_is_over_all_the_same() -> None:
+    tower = leading()
+    tell(tower, view(), heard(1, {}), heard(1, {"store_requests": 5, "write_drafts": 2}))
+    tell(tower, view(phase="Succeeded"))  # which is read once more, and says nothing new
     assert shown(tower, _DRAFTS) == 0
     assert len(tower._objects) == 0
 
