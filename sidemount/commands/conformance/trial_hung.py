@@ -10,7 +10,7 @@ from sidemount.commands.conformance.children import Late, Refused, ask
 from sidemount.commands.conformance.finding import Finding
 from sidemount.commands.conformance.running import Running, family_of
 from sidemount.commands.conformance.scene import Scene, found, untried
-from sidemount.commands.conformance.trial_serving import clean_up
+from sidemount.commands.conformance.trial_serving import clean_up, is_replaced
 
 CHECKS = ("hang", "clean-up")
 _ANSWER_S = 10.0
@@ -38,12 +38,6 @@ def _hang(scene: Scene, stand: Running) -> str:
     with suppress(Late, Refused):  # what an application sees meanwhile is an error; it is the keeper's turn
         ask(lambda: os.path.lexists(f"{stand.root}/not-there-{scene.mark}"), within_s=scene.timeout_s)
     waited_s = time.monotonic() - stopped
-    scene.until(lambda: _is_replaced(stand, pid), "a client that stands still is replaced")
+    scene.until(lambda: is_replaced(stand, pid), "a client that stands still is replaced")
     scene.until(lambda: ask(lambda: [os.listdir(stand.root)], within_s=_ANSWER_S), "the volume answers again")
     return f"SIGSTOP is noticed: applications wait {waited_s:.0f} s with hungAfter {stand.stand.spec.hung_after_s}s, then it is replaced"
-
-
-def _is_replaced(stand: Running, pid: int) -> bool:
-    """Tell whether another process serves. A client that hangs is killed with its container, and that is kubelet's to start again."""
-    stand.restart_ended()
-    return stand.serving() not in (0, pid)

@@ -258,7 +258,7 @@ def _kill(scene: Scene, stand: Running, live_at: float) -> str:
 
 def _after_death(scene: Scene, stand: Running, holder: Holder, pid: int, *, is_file: bool) -> str:
     """Return what became of the open file, "" if it can still be read, once the volume answers again."""
-    scene.until(lambda: stand.serving() not in (0, pid), "another process serves")
+    scene.until(lambda: is_replaced(stand, pid), "another process serves")
     if is_file:
         path = f"{stand.root}/{scene.directory}/whole"
         scene.until(
@@ -279,6 +279,12 @@ def _after_death(scene: Scene, stand: Running, holder: Holder, pid: int, *, is_f
     except Late as error:
         raise NotAsDeclared("a file that was open hangs after the client's death") from error
     return ""
+
+
+def is_replaced(stand: Running, pid: int) -> bool:
+    """Tell whether another process serves. A container that has ended is kubelet's to start again: on a busy machine one may."""
+    stand.restart_ended()
+    return stand.serving() not in (0, pid)
 
 
 def clean_up(scene: Scene, stand: Running, *, has_written: bool) -> str:
