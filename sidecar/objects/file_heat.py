@@ -212,19 +212,17 @@ class FileHeat:
         of, parts = _SHARE
         memory = self._blocks.bound_bytes * of // parts
         memory -= self._shares.given(now_s) * self._blocks.block_bytes
-        file.is_for_volume = False
-        if self._has_room(file, memory):
-            return True
-        file.is_for_volume = True
+        is_for_volume = not self._has_room(file, memory, on_volume=False)
+        file.is_for_volume = is_for_volume  # at once: others read it without the lock
         volume = self._volume
-        return (
+        return not is_for_volume or (
             volume is not None
             and volume.is_ready
-            and self._has_room(file, volume.index.bound_bytes * of // parts)
+            and self._has_room(file, volume.index.bound_bytes * of // parts, on_volume=True)
         )
 
-    def _has_room(self, file: HotFile, room_bytes: int) -> bool:
-        others = (one for one in self._granted if one.is_for_volume == file.is_for_volume and one is not file)
+    def _has_room(self, file: HotFile, room_bytes: int, *, on_volume: bool) -> bool:
+        others = (one for one in self._granted if one.is_for_volume == on_volume and one is not file)
         return sum(self._room(one) for one in others) + self._room(file) <= room_bytes
 
     def _room(self, file: HotFile) -> int:

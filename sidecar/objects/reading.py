@@ -35,8 +35,9 @@ _QUEUE_SHARE = 4  # of the memory, for what waits to be written to the cache vol
 class ReadStatistics:
     """What reading has come to since the daemon began. Requests: `hits` were answered from memory at once.
 
-    `exact_reads`: requests that were answered by a GET of just that range. `whole_files`: which were fetched as they were read at random. `read_ahead_unused_bytes`: fetched and given up before anybody asked.
-    `stale`: reads of a version that is gone. `volume_*`: the cache volume.
+    `exact_reads`: requests that were answered by a GET of just that range. `whole_files`: which were begun to be fetched as they were read
+    at random. `read_ahead_unused_bytes`: fetched and given up before anybody asked. `stale`: reads of a version that is gone. `volume_*`: the
+    cache volume.
     """
 
     hits: int

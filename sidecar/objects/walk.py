@@ -48,8 +48,8 @@ class Ahead:
 class Walk:
     """One directory. For one thread at a time.
 
-    `ahead_bytes` are fetched and have not been read; `abandoned` is what will not be. `fetchers` is how many threads are at it, `wanted_fetchers` how many there should be:
-    more when a file was asked for that had not come yet.
+    `ahead_bytes` are fetched and have not been read; `abandoned` is what will not be. `fetchers` is how many threads are at it,
+    `wanted_fetchers` how many there should be: more when a file was asked for that had not come yet.
     """
 
     def __init__(self, most_fetchers: int) -> None:
