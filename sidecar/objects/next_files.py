@@ -22,6 +22,7 @@ _SHARE = 8  # of the memory
 _MOST_FETCHERS = 8
 _MOST_WALKS = 64
 _AT_A_TIME = 8  # files; to get in line for each would wake another thread each time
+_IDLE_S = 10.0  # after which what is ahead of a reader is another's room
 _SOON_S = 1.0  # what is not believed any more by then is fetched for nothing
 _GONE = frozenset({FaultKind.CHANGED, FaultKind.MISSING, FaultKind.RANGE})
 
@@ -127,8 +128,10 @@ class NextFiles:
 
     def _take(self, walk: Walk) -> Ahead | None:
         with self._lock:
-            is_room = sum(one.ahead_bytes for one in self._walks.values()) < self._most_bytes
-            return walk.take(self._worth) if is_room else None
+            abandoned = [] if self._is_room() else self._abandon_idle(walk)
+            found = walk.take(self._worth) if self._is_room() else None
+        self._let_go(abandoned)
+        return found
 
     def _worth(self, path: str) -> ObjectInfo | None:
         fact = self._fact(path)
@@ -162,6 +165,19 @@ class NextFiles:
 
     # With the lock held.
 
+    def _is_room(self) -> bool:
+        return sum(one.ahead_bytes for one in self._walks.values()) < self._most_bytes
+
+    def _abandon_idle(self, walk: Walk) -> list[ObjectInfo]:
+        """Give up what is ahead of those who have stopped reading: no other walk would ever have room."""
+        found: list[ObjectInfo] = []
+        now_s = time.monotonic()
+        for one in self._walks.values():
+            if one is not walk and now_s - one.used_s > _IDLE_S:
+                one.abandon()
+                found += self._settle(one)
+        return found
+
     def _walk(self, directory: str) -> Walk:
         walk = self._walks.get(directory)
         if walk is None:
@@ -171,6 +187,7 @@ class NextFiles:
                 oldest.end()
                 walk.abandoned += oldest.abandoned
         self._walks.move_to_end(directory)
+        walk.used_s = time.monotonic()
         return walk
 
     def _settle(self, walk: Walk) -> list[ObjectInfo]:

@@ -55,6 +55,7 @@ class Walk:
     def __init__(self, most_fetchers: int) -> None:
         self.fetchers = 0
         self.wanted_fetchers = 1
+        self.used_s = 0.0  # when it was last read
         self.hits = 0
         self.ahead_bytes = 0
         self.abandoned: list[ObjectInfo] = []

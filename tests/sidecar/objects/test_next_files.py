@@ -4,10 +4,12 @@ import os
 import random
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from sidecar.objects import next_files
 from sidemount.stores.store import FaultKind
 from tests.sidecar.directory.core import run
 from tests.sidecar.objects.core import SOMEONE, Kernel, make_kernel
@@ -168,6 +170,29 @@ def test_what_is_ahead_takes_an_eighth_of_the_memory_at_most(store: ScriptedStor
         walks = kernel.filesystem.volume.next_files._walks.values()
         assert sum(walk.ahead_bytes for walk in walks) <= (1 << 20) // 8 + 60 * KIB
         assert kernel.filesystem.volume.reading.statistics().memory_bytes <= 1 << 20
+    kernel.filesystem.stop()
+
+
+def test_who_stops_in_the_middle_leaves_his_room_to_others(
+    store: ScriptedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(next_files, "_IDLE_S", -1.0)
+    for name in ("one", "other"):
+        for number in range(40):
+            store.put(f"{name}/{number:02d}", [content_of(60 * KIB, number)])
+    kernel = make_kernel(store, tmp_path, **_BELIEVED, memory_cache_bytes=1 << 20, block_bytes=64 * KIB)
+    walks = kernel.filesystem.volume.next_files._walks
+
+    def has_all(name: str) -> bool:
+        return walks[name].ahead_bytes >= (1 << 20) // 8 and not walks[name].fetchers
+
+    for name in ("one", "other"):
+        kernel.listdir(name)
+        for number in range(5):
+            assert kernel.cat(f"{name}/{number:02d}") == content_of(60 * KIB, number)
+        until(partial(has_all, name))
+    assert walks["one"].ahead_bytes == 0
+    assert _numbers(kernel)["unused"] > 0
     kernel.filesystem.stop()
 
 
