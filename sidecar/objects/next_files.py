@@ -68,13 +68,14 @@ class NextFiles:
 
     def numbers(self) -> dict[str, int]:
         """Return what it has come to: what was fetched ahead, how many of those were read, and what for nothing."""
-        return {
-            "files": self._files,
-            "bytes": self._bytes,
-            "hits": self._hits,
-            "unused": self._unused,
-            "unused_bytes": self._unused_bytes,
-        }
+        with self._lock:
+            return {
+                "files": self._files,
+                "bytes": self._bytes,
+                "hits": self._hits,
+                "unused": self._unused,
+                "unused_bytes": self._unused_bytes,
+            }
 
     def close(self) -> None:
         """Fetch nothing more."""

@@ -61,8 +61,9 @@ def test_files_that_are_read_in_order_are_there_before_anybody_asks(
         _read(kernel, [number])
     assert _numbers(kernel)["hits"] == _FILES - 4
     assert sorted(_asked(store)) == [_name(number) for number in range(_FILES)]  # each once, by whomever
-    assert _numbers(kernel)["unused"] == 0
-    assert _numbers(kernel)["bytes"] == _numbers(kernel)["files"] * 4 * KIB
+    numbers = _numbers(kernel)
+    assert numbers["unused"] == 0
+    assert numbers["bytes"] == numbers["files"] * 4 * KIB
 
 
 def test_nothing_is_fetched_ahead_of_who_reads_at_random(kernel: Kernel, store: ScriptedStore) -> None:
@@ -130,7 +131,7 @@ def test_a_store_that_fails_is_asked_for_nothing_that_nobody_needs(
     store.gate = refuse
     _read(kernel, range(4))
     until(lambda: len(_asked(store)) > 4)
-    until(lambda: not kernel.filesystem.volume.reading._threads._queue)
+    until(lambda: not kernel.filesystem.volume.next_files._walks["d"].fetchers)
     store.gate = lambda asked: None
     before = len(_asked(store))
     assert before <= 4 + 2
