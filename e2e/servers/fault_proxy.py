@@ -2,7 +2,6 @@
 
 import contextlib
 import http.client
-import select
 import socket
 import struct
 import threading
@@ -31,6 +30,7 @@ from e2e.servers.faults import (
     Truncate,
 )
 from e2e.servers.process import LOOPBACK
+from sidemount.host.readiness import wait_readable
 
 _UPSTREAM_S = 60.0
 _ENDED_S = 10.0
@@ -328,7 +328,7 @@ def _changed(content: bytes, at_byte: int) -> bytes:
 
 def _is_closed(client: socket.socket) -> bool:
     try:
-        return bool(select.select([client], [], [], 0)[0]) and not client.recv(1, socket.MSG_PEEK)
+        return wait_readable(client, 0) and not client.recv(1, socket.MSG_PEEK)
     except (OSError, ValueError):
         return True
 

@@ -21,7 +21,9 @@ Record = dict[str, Any]  # JSON, of `draft_state` alone
 
 
 class DraftLog:
-    """A log that is being written. Not safe to use from several threads."""
+    """A log that is being written. Not safe to use from several threads. It is open for as long as anybody has it."""
+
+    _file = -1
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -69,7 +71,11 @@ class DraftLog:
     def close(self) -> None:
         """Write no more. Whoever comes late gets EBADF, and never writes to what is open in its place."""
         file, self._file = self._file, -1
-        os.close(file)
+        if file >= 0:
+            os.close(file)
+
+    def __del__(self) -> None:
+        self.close()
 
     def _reserve(self) -> None:
         """Have space ahead, if there is some and the filesystem can."""

@@ -4,7 +4,6 @@ import base64
 import json
 import os
 import re
-import select
 import shutil
 import signal
 import socket
@@ -22,6 +21,7 @@ from pathlib import Path
 from certs.pem import render_bundle
 from certs.secret import parse_secret
 from certs.trust import fingerprint
+from sidemount.host.readiness import wait_readable
 from tests.certs.fake_cluster import (
     LEASE,
     MUTATING,
@@ -59,7 +59,7 @@ def _process(arguments: list[str], log: Path) -> Iterator["subprocess.Popen[byte
 
 def _first_line(process: "subprocess.Popen[bytes]", log: Path) -> str:
     assert process.stdout is not None
-    readable, _, _ = select.select([process.stdout], [], [], WITHIN_S)
+    readable = wait_readable(process.stdout.fileno(), WITHIN_S)
     line = process.stdout.readline().decode() if readable else ""
     assert line, log.read_text()
     return line

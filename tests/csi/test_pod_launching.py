@@ -1,7 +1,6 @@
 """Launcher `pod`, with an API server and a kubelet of the tests' own: daemons are real, in a mount namespace without the node's paths."""
 
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -16,6 +15,7 @@ import pytest
 
 from csi.launching import instance_of
 from csi.mount_pod import INSTANCE_LABEL, NODE_LABEL
+from sidemount.host.readiness import wait_readable
 from tests.csi.fake_kubelet import FakeKubelet
 from tests.csi.plugin import CLASSES, Plugin, Refused
 from tests.csi.pod_api import Manifest, PodApi
@@ -121,7 +121,7 @@ class Writer:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{text}\n")
-        assert select.select([self._process.stdout], [], [], 30)[0], "no answer within 30 s"
+        assert wait_readable(self._process.stdout.fileno(), 30), "no answer within 30 s"
         assert self._process.stdout.readline() == "done\n"
 
 

@@ -4,7 +4,6 @@ import contextlib
 import ctypes
 import os
 import pickle
-import select
 import shutil
 import signal
 import subprocess
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sidemount.host.fusectl import FuseControl
+from sidemount.host.readiness import wait_readable
 from sidemount.model.mountinfo import Mount, parse_mountinfo
 
 T = TypeVar("T")
@@ -177,7 +177,7 @@ def _result(reader: int, timeout_s: float) -> Any:
     data = b""
     until = time.monotonic() + timeout_s
     while True:
-        if not select.select([reader], [], [], max(0.0, until - time.monotonic()))[0]:
+        if not wait_readable(reader, max(0.0, until - time.monotonic())):
             raise TimeoutError(f"not within {timeout_s:g} s")
         chunk = os.read(reader, 1 << 16)
         if not chunk:

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import re
-import select
 import shutil
 import signal
 import subprocess
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from certs.development import DevelopmentFiles, ensure_development
 from certs.hosts import parse_hosts
+from sidemount.host.readiness import wait_readable
 
 SERVICE = "webhook.sidemount-system.svc"
 ROOT = Path(__file__).parents[2]
@@ -62,7 +62,7 @@ class RunningServer:
 
     def _ready_line(self) -> str:
         assert self.process.stdout is not None
-        readable, _, _ = select.select([self.process.stdout], [], [], START_S)
+        readable = wait_readable(self.process.stdout.fileno(), START_S)
         line = self.process.stdout.readline().decode() if readable else ""
         assert line, f"it did not become ready: {self.log.read_text()}"
         return line

@@ -3,7 +3,6 @@
 import json
 import os
 import secrets
-import select
 import shutil
 import signal
 import subprocess
@@ -18,6 +17,7 @@ from pathlib import Path
 from sidemount.commands.conformance.finding import Finding, Verdict
 from sidemount.commands.conformance.plan import Case, plan_stands
 from sidemount.host import process_attributes
+from sidemount.host.readiness import wait_readable
 from sidemount.model.errors import HostFailure, InvalidRequest, Unsupported, shown
 
 _STANDS = 12  # no check waits for its time more often than that
@@ -140,7 +140,7 @@ def _follow(
     findings: list[Finding] = []
     until, text = time.monotonic() + within_s, b""
     while True:
-        ready, _, _ = select.select([process.stdout], [], [], max(0.0, until - time.monotonic()))
+        ready = wait_readable(process.stdout.fileno(), max(0.0, until - time.monotonic()))
         if not ready:
             _kill(process)
             process.returncode = 0  # ended by us

@@ -3,12 +3,13 @@
 import errno as errnos
 import json
 import os
-import select
 import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
+
+from sidemount.host.readiness import wait_readable
 
 APPLICATION = 12345
 _ANSWER_MAX = 1 << 20
@@ -134,7 +135,7 @@ def _read(answers: int, within_s: float, *, line: bool = False) -> bytes:
     until = time.monotonic() + within_s
     text = b""
     while len(text) < _ANSWER_MAX and not (line and text.endswith(b"\n")):
-        ready, _, _ = select.select([answers], [], [], max(0.0, until - time.monotonic()))
+        ready = wait_readable(answers, until - time.monotonic())
         if not ready:
             raise Late(f"no answer within {within_s:g} s")
         piece = os.read(answers, 1 << 16)

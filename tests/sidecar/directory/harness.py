@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sidemount.host.readiness import wait_readable
 from sidemount.model.mountspec import OptionValue
 
 _START_S = 20.0
@@ -136,7 +136,7 @@ def outcome(operation: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 def _wait_until_ready(volume: Mounted) -> None:
     assert volume.process.stdout is not None
-    ready, _, _ = select.select([volume.process.stdout], [], [], _START_S)
+    ready = wait_readable(volume.process.stdout.fileno(), _START_S)
     line = volume.process.stdout.readline() if ready else b""
     if line != b"ready\n":
         volume.process.send_signal(signal.SIGKILL)

@@ -4,7 +4,6 @@ import errno
 import json
 import mmap
 import os
-import select
 import shutil
 import stat
 import subprocess
@@ -17,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from sidemount.host.readiness import wait_readable
 from tests.sidecar.directory.harness import Mounted, outcome, run_as
 
 pytestmark = [pytest.mark.fuse, pytest.mark.root]
@@ -50,7 +50,7 @@ def mounted(
     )
     try:
         assert process.stdout is not None
-        ready, _, _ = select.select([process.stdout], [], [], _START_S)
+        ready = wait_readable(process.stdout.fileno(), _START_S)
         line = process.stdout.readline() if ready else b""
         assert line == b"ready\n", (place / "log").read_text()
         yield volume

@@ -10,7 +10,6 @@ import ctypes
 import json
 import os
 import random
-import select
 import signal
 import socket
 import sys
@@ -20,6 +19,7 @@ from typing import Any
 from sidecar.filesystems import preload
 from sidecar.takeover.park import Park
 from sidemount.host.fuse_mount import MountPlan, open_connection
+from sidemount.host.readiness import wait_readable
 from tests.sidecar.takeover.serving import Fault, Plan, serve
 
 _SPARES = 2
@@ -65,7 +65,7 @@ class Child:
 
     def heard(self, timeout_s: float) -> dict[str, Any] | None:
         """Return what it says next, None if it dies before."""
-        ready, _, _ = select.select([self.link], [], [], timeout_s)
+        ready = wait_readable(self.link, timeout_s)
         if not ready:
             raise TimeoutError(f"daemon {self.pid} is not ready after {timeout_s} s")
         said = self.link.recv(10_000)
@@ -150,7 +150,7 @@ class Nursery:
         end = time.monotonic() + seconds
         while time.monotonic() < end and not self.faults:
             pause_s = min(random.uniform(least_ms, most_ms) / 1e3, max(0.0, end - time.monotonic()))
-            ready, _, _ = select.select([self._serving.link], [], [], pause_s)
+            ready = wait_readable(self._serving.link, pause_s)
             if ready and self._serving.link.recv(10_000):
                 continue
             self.kills += 1

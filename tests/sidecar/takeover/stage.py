@@ -2,7 +2,6 @@
 
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sidemount.host import budget
+from sidemount.host.readiness import wait_readable
 from tests.sidecar.takeover.serving import Fault
 
 _REPOSITORY = Path(__file__).parents[3]
@@ -113,7 +113,7 @@ class Stage:
 
     def _answer(self, timeout_s: float) -> dict[str, Any]:
         assert self._process.stdout is not None
-        ready, _, _ = select.select([self._process.stdout], [], [], timeout_s)
+        ready = wait_readable(self._process.stdout.fileno(), timeout_s)
         line = self._process.stdout.readline() if ready else ""
         assert line, f"the nursery says nothing:\n{self._log.read_text()}"
         answer: dict[str, Any] = json.loads(line)

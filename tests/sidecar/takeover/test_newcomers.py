@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import os
-import select
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ from sidecar.takeover.holder import NoHolder
 from sidecar.takeover.newcomers import Newcomers
 from sidecar.takeover.operation import CREATE, MKDIR, OPEN, UNLINK, Operation
 from sidecar.takeover.state import begin_state, resume_state
+from sidemount.host.readiness import wait_readable
 from tests.sidecar.takeover.processes import child_that_dies, die
 from tests.sidecar.takeover.raw_kernel import LOOKUP, RawConnection, entry_of_file, with_raw_connection
 
@@ -122,7 +122,7 @@ def test_new_request_is_none_that_was_answered_though_processes_die_that_have_re
         request = raw.read()
         assert request.opcode == LOOKUP
         raw.answer_lookup(request)
-        assert select.select([raw.device], [], [], 10)[0], "the equal request"
+        assert wait_readable(raw.device, 10), "the equal request"
         for _ in range(deaths):
             assert child_that_dies(lambda: drain_and_die(raw.device, directory)) == -9
         state = resume_state(str(directory), NoHolder(), {})

@@ -3,7 +3,6 @@
 import os
 import random
 import resource
-import select
 import signal
 import socket
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from sidecar.takeover.park import Park
+from sidemount.host.readiness import wait_readable
 from tests.sidecar.takeover.processes import die, ended, in_child
 
 
@@ -70,9 +70,9 @@ def test_what_is_released_is_let_go_at_once_while_there_is_little(park: Park) ->
     told, held = os.pipe()
     assert park.hold(1, held)
     os.close(held)
-    assert not select.select([told], [], [], 0.1)[0], "it is kept"
+    assert not wait_readable(told, 0.1), "it is kept"
     park.release(1)
-    assert select.select([told], [], [], 5)[0], "nobody has it any more"
+    assert wait_readable(told, 5), "nobody has it any more"
     assert recovered(park) == {}
     os.close(told)
 
