@@ -180,8 +180,8 @@ def _serving(first: int) -> int:
 
 
 def _holding(first: int) -> int | None:
-    """Return which of a program's processes has the device: it, or a child that it watches over."""
-    return next((pid for pid in (first, *_children(first)) if _has_device(pid)), None)
+    """Return which of a program's processes has the device: it, or a child that it watches over, even if it has it, too."""
+    return next((pid for pid in reversed((first, *_children(first))) if _has_device(pid)), None)
 
 
 def _children(pid: int) -> list[int]:
