@@ -204,17 +204,21 @@ class Pools:
 
     async def delete(self, kind: Kind, id_: str, secrets: HiddenTexts = _NONE) -> None:
         """See that nothing of that id is there any more."""
-        was_there, closed = False, None
-        for store in self._bound(secrets).values():
+        stores = self._bound(secrets)
+        owner: str | None = None
+        with contextlib.suppress(VolumeError):  # whoever does not answer is asked again
+            owner = await self._find(stores, lambda store: store.name if _holds(store, kind, id_) else None)
+        was_there, faults = False, []
+        for store in stores.values() if owner is None else [stores[owner]]:
             try:
                 was_there |= await self._run(
                     (kind.value, id_), ("delete", store.name), store, partial(store.remove, kind, id_)
                 )
-            except PoolClosed as fault:
-                closed = fault
+            except VolumeError as fault:
+                faults.append(fault)
         self._wake.set()
-        if closed is not None and not was_there:
-            raise closed  # it may be there
+        if faults and not was_there:  # it may be there
+            raise next((fault for fault in faults if not isinstance(fault, PoolClosed)), faults[0])
 
     async def expand(self, id_: str, capacity: CapacityRange, secrets: HiddenTexts = _NONE) -> VolumeState:
         """Return the volume, not smaller than is asked for."""
@@ -295,3 +299,7 @@ class Pools:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _holds(store: VolumeStore, kind: Kind, id_: str) -> bool:
+    return (store.volume(id_) if kind is Kind.VOLUME else store.snapshot(id_)) is not None

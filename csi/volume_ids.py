@@ -14,6 +14,7 @@ _ID_MAX = 64  # of any; an id in a bucket has a mark at its end
 # A component of a path on any filesystem: nothing hidden, nothing relative, no separator.
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 _HASHED = re.compile(r"csi-[0-9a-f]{40}\Z")
+_MARKED = re.compile(r".*\.[0-9a-f]{12}\Z")  # as of a volume in a bucket, which another pool's may not share
 _HEX = 40
 _REFUSED = frozenset(chr(code) for code in (*range(0x09), 0x0B, 0x0C, *range(0x0E, 0x20), *range(0x7F, 0xA0)))
 
@@ -31,7 +32,7 @@ def check_name(name: str) -> None:
 
 def id_of_name(name: str) -> str:
     """Return the id: the name itself where it can be one, else a hash of it; no two names have the same."""
-    if len(name) <= _OWN_MAX and _ID.match(name) and not _HASHED.match(name):
+    if len(name) <= _OWN_MAX and _ID.match(name) and not _HASHED.match(name) and not _MARKED.match(name):
         return name
     return f"csi-{hashlib.sha256(name.encode()).hexdigest()[:_HEX]}"
 
