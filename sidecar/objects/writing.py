@@ -238,6 +238,10 @@ class Drafts:
         body.charged = sum(end - start for start, end in state.local.within(0, state.base_end))
         self._shop.staging.take_anyway(body.charged)
         draft = Draft(body)
+        if not state.is_dropped:
+            # A cut may have been made and not noted: what is written now must not pass for what was there when we die, too.
+            with contextlib.suppress(OSError):
+                body.record(t="size", to=state.size)
         if state.is_dropped:
             self._dropped.append(draft)
         elif state.abandoned_s:

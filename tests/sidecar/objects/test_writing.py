@@ -583,3 +583,29 @@ def append_to(draft: Draft) -> None:
     """Make a draft larger until there is no more room."""
     while True:
         draft.write(draft.size, bytes(4096))
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_cut_that_was_not_noted_holds_for_the_successor_of_a_successor(
+    tmp_path: Path, is_new: bool
+) -> None:
+    """A daemon dies after it has emptied a file and before it has noted that; so does the next one, after it has written."""
+    store = MuchStore()
+    before, after = pattern(4 * PART + 1), pattern(PART, seed=5)
+    store.put("k", [before])
+    drafts = make_drafts(store, tmp_path, staging_bytes=0 if is_new else 1 << 20)
+    if is_new:
+        draft = drafts.create(1, "k", exclusive=False)
+        for at in range(0, len(before), 500):
+            draft.write(at, before[at : at + 500])
+        wait_until(lambda: not draft._parts.are_running)
+    else:
+        drafts.edit(1, "k", store.head("k"))
+    (spool,) = tmp_path.glob("*.spool")
+    os.truncate(spool, 0)
+    (draft,) = make_drafts(store, tmp_path, staging_bytes=0).resume()
+    assert draft.size == 0
+    draft.write(0, after)
+    (draft,) = make_drafts(store, tmp_path, staging_bytes=0).resume()
+    draft.commit()
+    assert store.content("k") == after
