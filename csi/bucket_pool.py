@@ -181,6 +181,8 @@ class BucketPool:
                 return False
             self._do("unrecord", lambda: self._records.remove(store, id_))
             empty_prefix(store, data_prefix(id_), self._stop, self._observe)
+            # A record that something between us and the store only said to be removed would bring the volume back.
+            self._do("unrecord", lambda: self._records.remove(store, id_))
             self._do("forget", lambda: self._records.forget_gone(store, id_))
             return True
 

@@ -405,6 +405,31 @@ def test_a_volume_that_grows_while_it_is_removed_does_not_come_back(bucket: Buck
     assert _own(bucket) == []
 
 
+@pytest.mark.parametrize("lie", ["get", "delete_version"])
+def test_one_false_answer_brings_no_volume_back(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, lie: str
+) -> None:
+    """A proxy that answers 404 to the record's read, or 200 to its removal, once."""
+    pool = bucket.pool()
+    made = pool.make_volume(bucket.plan("v"))
+    lies: list[str] = []
+    honest = getattr(bucket.store, lie)
+
+    def answer(key: str, *given: Any, **named: Any) -> Any:
+        is_after = any("/gone/" in held for held in bucket.held())
+        if lies or not is_after or not key.endswith("v.json"):
+            return honest(key, *given, **named)
+        lies.append(key)
+        if lie == "get":
+            raise fault(FaultKind.MISSING, "404")
+        return None
+
+    monkeypatch.setattr(bucket.store, lie, answer)
+    assert pool.remove(Kind.VOLUME, made.id)
+    assert len(lies) == 1
+    assert _own(bucket) == []
+
+
 def test_a_size_is_told_and_no_limit(bucket: Bucket) -> None:
     """A claim asks for one; growing it changes what is told, and never lowers it."""
     pool = bucket.pool()
