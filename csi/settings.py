@@ -13,7 +13,7 @@ from sidemount.model.did_you_mean import suggestion
 from sidemount.model.errors import InvalidRequest, shown
 from sidemount.model.names import subdomain_fault
 from sidemount.model.provisioned import POOL_SCHEMES
-from sidemount.model.source_uri import scheme_of, source_fault
+from sidemount.model.source_uri import scheme_of, source_fault, source_parts
 from sidemount.model.sub_path import unprintable_fault
 
 ENV_PREFIX = "SIDEMOUNT_CSI_"
@@ -164,30 +164,29 @@ def _check_places(settings: Settings) -> None:
         for what, place in places:
             _check_apart("--secrets-dir", settings.secrets_dir, f"in {what}", place)
         places.append((f"the credentials {settings.secrets_dir}", settings.secrets_dir))
-    _check_buckets([pool for pool in settings.pools if "://" in pool])
     for pool in settings.pools:
-        if "://" in pool:
-            continue
-        _check_apart("--pool", pool, f"beside the socket {settings.endpoint}", socket_dir)
+        pool_place = _place_of(pool)
+        if "://" not in pool_place:
+            _check_apart("--pool", pool_place, f"beside the socket {settings.endpoint}", socket_dir)
         for what, place in places:
-            _check_apart("--pool", pool, f"in {what}", place)
-        places.append((f"the pool {pool}", pool))
+            _check_apart("--pool", pool_place, f"in {what}", place)
+        places.append((f"the pool {pool}", pool_place))
 
 
-def _check_buckets(pools: Sequence[str]) -> None:
-    for place, pool in enumerate(pools):
-        for other in pools[:place]:
-            if _names(pool, other) or _names(other, pool):
-                raise InvalidRequest(
-                    f"--pool {pool}: lies in the pool {other}, or around it", hint="name a prefix of its own"
-                )
+def _place_of(pool: str) -> str:
+    """Return a pool as what it stands for, so that one place has one text."""
+    if "://" not in pool:
+        return pool
+    scheme, found = scheme_of(pool), source_parts(pool)
+    return found["path"] if scheme == "file" else f"{scheme}://{found['host'].lower()}{found['path']}"
 
 
 def _check_apart(flag: str, path: str, where: str, other: str) -> None:
     # A pool may be of a server that does not answer now, so nobody looks at it here.
     holds = _holds if flag == "--state-dir" else _names
     if holds(path, other) or holds(other, path):
-        raise InvalidRequest(f"{flag} {path}: lies {where}, or around it", hint="name a directory of its own")
+        what = "prefix" if "://" in path else "directory"
+        raise InvalidRequest(f"{flag} {path}: lies {where}, or around it", hint=f"name a {what} of its own")
 
 
 def _check_pods(settings: Settings) -> None:
@@ -269,7 +268,10 @@ def _bucket(text: str) -> str:
     known = POOL_SCHEMES["objects"]
     if scheme_of(text) not in known:
         raise ValueError(f"is no pool: a directory's path, or {'://, '.join(known)}://")
-    return text.rstrip("/")
+    pool = text.rstrip("/")
+    if scheme_of(text) == "file" and not pool.startswith("file:///"):
+        raise ValueError("is no pool: file:// is followed by a directory's absolute path")
+    return pool
 
 
 def _existing(text: str) -> Path | None:
