@@ -54,7 +54,9 @@ class PlaceThreads:
         return self._stuck[place]
 
     def _no_answer(self, place: str, when: str = "") -> NotReady:
-        return NotReady(f"{self._kind} {place} does not answer{when}", hint="look at its filesystem, or its store")
+        return NotReady(
+            f"{self._kind} {place} does not answer{when}", hint="look at its filesystem, or its store"
+        )
 
     def _start(self, place: str, work: Callable[[], T]) -> "asyncio.Future[T]":
         loop = asyncio.get_running_loop()

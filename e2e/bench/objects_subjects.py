@@ -114,7 +114,11 @@ def gcsfuse(bucket: Bucket, program: Path) -> Serve:
         "--metadata-cache-ttl-secs=3600 --stat-cache-max-size-mb=-1 --type-cache-max-size-mb=-1 --cache-dir=WORK"
     )
     return foreign(
-        str(program), *flags.split(), f"--custom-endpoint={bucket.endpoint}/storage/v1/", bucket.name, "TARGET"
+        str(program),
+        *flags.split(),
+        f"--custom-endpoint={bucket.endpoint}/storage/v1/",
+        bucket.name,
+        "TARGET",
     )
 
 
