@@ -21,7 +21,7 @@ from sidecar.takeover.drain import drain, requeue
 from sidecar.takeover.park import Park
 from sidecar.takeover.suspects import Suspects, alone_for_s, forget_suspects
 from sidecar.zygote_deaths import BLAMELESS
-from sidecar.zygote_memory import leave_reserve, limit_data
+from sidecar.zygote_memory import has_room, leave_reserve, limit_data
 from sidecar.zygote_state import PARK_ENDS, may_be_succeeded
 from sidemount.host import process_attributes
 from sidemount.host.logs import EventLog
@@ -127,6 +127,8 @@ class _Service:
             forget_suspects(self._settings.state_dir)
         if self._settings.data_bytes is not None and operations.state_id:
             leave_reserve()
+        if self._settings.data_bytes is not None:
+            operations.memory.ledger.bound_by(has_room)
         operations.memory.on_lost = self._lost
         self._tell_condition(operations.state_id)
         self._flush = getattr(operations, "close", None)

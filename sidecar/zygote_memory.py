@@ -4,6 +4,7 @@ A container that runs over its limit is killed whole (kubelet sets `memory.oom.g
 own pace. A process that runs into RLIMIT_DATA gets ENOMEM, answers that to whoever asked, and lives.
 """
 
+import mmap
 import os
 import resource
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ _MARGIN_SHARE = 8
 _BOUND_MIN = 48 << 20
 _RESERVE_SHARE = 6
 _RESERVE_MAX = 8 << 20
+_ROOM_BYTES = 256 << 10
 
 
 def child_data_limit(container_limit: int | None, own_bytes: int) -> int | None:
@@ -48,6 +50,15 @@ def leave_reserve() -> None:
     _, bound = resource.getrlimit(resource.RLIMIT_DATA)
     if bound != resource.RLIM_INFINITY:
         resource.setrlimit(resource.RLIMIT_DATA, (bound - min(_RESERVE_MAX, bound // _RESERVE_SHARE), bound))
+
+
+def has_room() -> bool:
+    """Tell whether memory is left that answering needs. Without any, Python cannot even unwind an exception: it goes round in a loop for ever."""
+    try:
+        mmap.mmap(-1, _ROOM_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
+    except (OSError, MemoryError):
+        return False
+    return True
 
 
 def own_memory() -> int:

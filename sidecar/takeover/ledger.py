@@ -5,12 +5,13 @@ most frequent operation, looking up a known name, costs no more with a state tha
 """
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from sidecar.takeover.layout import SLOT, SLOT_BITS
 
 ROOT = 1  # the kernel's own id of a mount's root
+_AT_A_TIME = 64  # nodes, each some hundred bytes and a name
 
 
 class RecordedNode(Protocol):
@@ -71,6 +72,8 @@ class Ledger:
         self._free: list[int] = []
         self._last_slot = ROOT & SLOT
         self._next = 1
+        self._has_room: Callable[[], bool] = _always
+        self._fitting = 0  # nodes that there is room for
 
     def follow(self, nodes: RecordedNodes) -> None:
         """Take the table that this ledger belongs to."""
@@ -81,8 +84,15 @@ class Ledger:
         """Return a number that every id from now on is at least, and every one so far is below."""
         return self._next << SLOT_BITS
 
+    def bound_by(self, has_room: Callable[[], bool]) -> None:
+        """Have new nodes only while that says yes; what was known before is known to fit. Asked once for many of them."""
+        self._fitting = len(self._nodes.all)
+        self._has_room = has_room
+
     def new_id(self) -> int:
-        """Return an id that no node ever had. Its count is 0."""
+        """Return an id that no node ever had. Its count is 0. Raises MemoryError."""
+        if self._has_room is not _always and len(self._nodes.all) >= self._fitting:
+            self._make_room()
         slot = self._free.pop() if self._free else self._new_slot()
         number = self._next
         self._next = number + 1
@@ -102,6 +112,12 @@ class Ledger:
         """Forget a node. Its slot is another's from now on."""
         self._free.append(node & SLOT)
 
+    def _make_room(self) -> None:
+        known = len(self._nodes.all)
+        if not self._has_room():
+            raise MemoryError(f"no room for more than {known} names that the kernel has not forgotten")
+        self._fitting = known + _AT_A_TIME
+
     def _new_slot(self) -> int:
         slot = self._last_slot + 1
         if slot > SLOT:
@@ -112,3 +128,7 @@ class Ledger:
 
     def _reserve(self, slot: int) -> None:
         self._private.append(0)
+
+
+def _always() -> bool:
+    return True

@@ -12,8 +12,10 @@ import pytest
 from sidecar.zygote_memory import (
     child_data_limit,
     container_memory_limit,
+    has_room,
     is_too_small,
     kills_in,
+    limit_data,
     limit_files,
     memory_events,
     out_of_memory_kills,
@@ -112,6 +114,15 @@ def test_the_bound_leaves_room_for_the_rest_of_the_container() -> None:
         assert bound is not None
         assert bound < limit - 10 * MIB
         assert bound > limit // 3
+
+
+def test_room_is_what_the_own_limit_leaves() -> None:
+    assert has_room()
+    child = os.fork()
+    if child == 0:
+        limit_data(1 << 20)  # less than it has
+        os._exit(has_room())
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_a_limit_too_small_to_serve_in_still_gets_a_bound_that_lets_a_process_start() -> None:

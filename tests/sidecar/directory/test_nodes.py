@@ -13,6 +13,7 @@ from sidecar.directory.filesystem import DirectoryFilesystem
 from sidecar.directory.nodes import NodeTable
 from sidecar.directory.store import Store
 from sidecar.protocol_filesystem import ROOT, Changes
+from sidecar.takeover.ledger import Ledger
 from tests.sidecar.directory.core import Shelf, Someone, make_filesystem, open_descriptors, run
 from tests.sidecar.directory.harness import outcome
 
@@ -252,6 +253,36 @@ def test_nodes_beneath_a_directory_that_is_being_renamed_wait_for_it(tmp_path: P
     assert run(filesystem.getattr(file)).size == 7
     filesystem.descriptors.shed_directories()
     filesystem.descriptors.discard(ROOT)
+
+
+def test_new_names_are_refused_without_room_and_what_was_known_is_served() -> None:
+    """S4-16: what a process has it can keep; one name more must not be what it dies of."""
+    ledger, has_room, asked = Ledger(), True, 0
+
+    def look() -> bool:
+        nonlocal asked
+        asked += 1
+        return has_room
+
+    table = NodeTable(1, lambda _: None, ledger)
+    ledger.follow(table)
+    known = [table.admit(2 + number, table.root, b"%d" % number, 1) for number in range(10)]
+    ledger.bound_by(look)
+    known += [table.admit(20 + number, table.root, b"n%d" % number, 1) for number in range(100)]
+    assert asked == 2, "once for many"
+    has_room = False
+
+    def admit(number: int) -> None:
+        known.append(table.admit(1000 + number, table.root, b"m%d" % number, 1))
+
+    with pytest.raises(MemoryError, match="no room for more than"):
+        list(map(admit, range(1000)))
+    assert len(table) == len(known) + 1
+    assert table.admit(2, table.root, b"0", 1) is known[0]
+    table.forget(known[5].id, 1)
+    table.admit(5000, table.root, b"instead", 1)
+    with pytest.raises(MemoryError):
+        table.admit(5001, table.root, b"more", 1)
 
 
 def test_a_directory_that_others_have_moved_beneath_what_it_had_stays_known() -> None:
