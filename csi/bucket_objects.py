@@ -33,14 +33,3 @@ def read_object(store: ObjectStore, key: str, known: Small | None = None) -> Sma
         return Small(bytes(buffer[:size]).decode("utf-8"), info.etag)
     except UnicodeDecodeError as error:
         raise BadMessage(f"{key} is no text of ours") from error
-
-
-def has_object(store: ObjectStore, key: str) -> bool:
-    """Tell whether there is an object. Raises StoreFault."""
-    try:
-        store.head(key)
-    except StoreFault as fault:
-        if fault.kind is FaultKind.MISSING:
-            return False
-        raise
-    return True

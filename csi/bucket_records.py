@@ -9,12 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from csi.bucket_layout import GONE, RECORDS, gone_key, name_of, name_of_record, record_key
-from csi.bucket_objects import Small, has_object, read_object
+from csi.bucket_objects import Small, read_object
 from csi.provision_plan import CLASS, VOLUME
 from csi.volume_ids import is_id
 from csi.volume_state import VolumeState, decode_volume, encode_volume
 from sidemount.host.logs import log
 from sidemount.model.errors import BadMessage, OperationPending, shown
+from sidemount.stores.deleting import is_missing
 from sidemount.stores.store import FaultKind, ObjectStore, StoreFault
 
 _AT_ONCE = 16
@@ -101,7 +102,7 @@ class BucketRecords:
 
     def is_gone(self, store: ObjectStore, id_: str) -> bool:
         """Tell whether a volume is being removed, or was left half removed. Raises StoreFault."""
-        return has_object(store, gone_key(id_))
+        return not is_missing(store, gone_key(id_))
 
     def forget_gone(self, store: ObjectStore, id_: str) -> None:
         """Note that nothing is left of a volume. Raises StoreFault."""
