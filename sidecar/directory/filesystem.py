@@ -95,7 +95,9 @@ class DirectoryFilesystem:
         memory.ledger.follow(self.nodes)
         journal.in_threads = self._is_remote
         journal.untold = self._close_untold
-        if memory.inheritance is None:
+        if (
+            memory.inheritance is None or not memory.inheritance.nodes.nodes
+        ):  # who began it never came to serve
             memory.ledger.node(self.nodes.root)
         else:
             self._inherit(memory.inheritance)

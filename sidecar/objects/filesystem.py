@@ -94,7 +94,9 @@ class ObjectsFilesystem:
         )
         memory.ledger.follow(volume.nodes)
         memory.journal.untold = self._close_untold
-        if memory.inheritance is None:
+        if (
+            memory.inheritance is None or not memory.inheritance.nodes.nodes
+        ):  # who began it never came to serve
             memory.ledger.node(volume.nodes.root)
             volume.drafts.begin()
         else:

@@ -386,6 +386,18 @@ def test_operation_is_done_once_at_many_more_lines(lives: Lives, case: Case) -> 
         line += 3
 
 
+def test_a_state_that_nobody_came_to_serve_from_is_begun_with(lives: Lives) -> None:
+    lives.begin()
+    assert lives.park is not None
+    begin_state(str(lives.place / "state"), lives.park).close()  # and the process dies
+    for content in (b"one", b"two"):
+        with lives.life() as life:
+            opened, _ = run(life.filesystem.create(ROOT, content, 0o644, os.O_WRONLY, SOMEONE))
+            life.write(opened.handle, 0, content)
+            life.close(opened.handle)
+    assert lives.keys() == {"one": b"one", "two": b"two"}
+
+
 def test_file_whose_maker_was_killed_too_is_stored_in_the_end(
     lives: Lives, monkeypatch: pytest.MonkeyPatch
 ) -> None:

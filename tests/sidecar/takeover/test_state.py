@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
 from sidecar.directory.nodes import Node, NodeTable
+from sidecar.protocol_filesystem import ROOT
 from sidecar.takeover import layout
 from sidecar.takeover.holder import NoHolder
 from sidecar.takeover.journal import Step
@@ -21,6 +22,7 @@ from sidecar.takeover.mapping import map_words
 from sidecar.takeover.memory import Memory
 from sidecar.takeover.state import State, begin_state, resumable_id, resume_state
 from sidemount.model.errors import BadMessage, HostFailure, OperationPending
+from tests.sidecar.takeover.lives import Lives
 from tests.sidecar.takeover.processes import child_that_dies, die, ended, in_child, in_small_tmpfs
 
 ROOT_IDENTITY = 2 | 4 << 64
@@ -414,3 +416,16 @@ def test_a_state_that_was_removed_is_not_waited_for(tmp_path: Path, is_there: bo
         directory.mkdir()
     with pytest.raises(BadMessage, match="is not there any more"):
         resume_state(str(directory), NoHolder(), {})
+
+
+def test_a_state_that_nobody_came_to_serve_from_is_begun_with(tmp_path: Path) -> None:
+    """S4-09: a process that dies before it has noted the root has told the kernel nothing."""
+    lives = Lives(tmp_path)
+    lives.begin()
+    (lives.source / "f").touch()
+    begin(tmp_path / "state").close()  # and the process dies
+    with lives.life() as life:
+        found = life.do(life.filesystem.lookup(ROOT, b"f")).node
+    with lives.life() as life:
+        assert life.do(life.filesystem.getattr(found)).size == 0
+    lives.close()
