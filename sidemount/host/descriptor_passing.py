@@ -13,7 +13,12 @@ def receive_with_descriptors(
     """Return a datagram, the descriptors beside it (the caller's to close) and the flags of recvmsg(2)."""
     descriptors = array.array("i")
     space = socket.CMSG_LEN(most * descriptors.itemsize)
-    payload, ancillary, flags, _ = connection.recvmsg(bytes_max, space, socket.MSG_CMSG_CLOEXEC)
+    try:
+        received = connection.recvmsg(bytes_max, space, socket.MSG_CMSG_CLOEXEC)
+    except ConnectionResetError:
+        # The other end was closed before it read everything of ours. Said once, and what it has sent lies behind that.
+        received = connection.recvmsg(bytes_max, space, socket.MSG_CMSG_CLOEXEC)
+    payload, ancillary, flags, _ = received
     for level, kind, content in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
             descriptors.frombytes(content[: len(content) - len(content) % descriptors.itemsize])

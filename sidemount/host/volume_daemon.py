@@ -175,6 +175,7 @@ class Daemon:
 
     def _first_ended(self) -> None:
         self._unwatch_first()
+        self._gate.hear_out(self.peer)
         if not self._has_first_ended:
             self._has_first_ended = True
             self._look()

@@ -24,6 +24,7 @@ _HELLO_WITHIN_S = 5.0
 _ACCEPT_AGAIN_S = 0.1
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 _BAD_FRAMES_MAX = 64
+_LAST_FRAMES_MAX = 256  # a socket's queue is shorter; who has inherited the socket could fill it for ever
 
 
 class Peer:
@@ -127,6 +128,12 @@ class Gate:
         introduction.peer.send(Refused(reason=reason, detail=detail))
         self.release(introduction.peer)
 
+    def hear_out(self, peer: Peer) -> None:
+        """Take what a peer has said before it ended: its end may be seen before its last words."""
+        for _frame in range(_LAST_FRAMES_MAX):
+            if peer.connection.fileno() < 0 or not self._read(peer, self._uid):
+                return
+
     def release(self, peer: Peer) -> None:
         """Close a peer's connection without reporting it."""
         if peer.timer is not None:
@@ -170,27 +177,33 @@ class Gate:
             self.release(self._strangers[0])
         self._strangers.append(peer)
         peer.timer = self._loop.call_later(_HELLO_WITHIN_S, lambda: self.release(peer))
-        self._loop.watch(connection, lambda: self._read(peer, uid))
 
-    def _read(self, peer: Peer, uid: int) -> None:
+        def read() -> None:
+            self._read(peer, uid)
+
+        self._loop.watch(connection, read)
+
+    def _read(self, peer: Peer, uid: int) -> bool:
+        """Take one frame; False if there is none."""
         try:
             frame = wire.receive(peer.connection)
         except BlockingIOError:
-            return
+            return False
         except BadMessage as error:
             self._bad_frame(peer, error)
-            return
+            return True
         except OSError:
             frame = None
         if frame is None:
             self._closed(peer)
-            return
+            return False
         try:
             self._take(peer, uid, frame)
         except BadMessage as error:
             self._bad_frame(peer, error)
         finally:
             frame.close()
+        return True
 
     def _take(self, peer: Peer, uid: int, frame: wire.Frame) -> None:
         if frame.kind is wire.Kind.PROBE and not peer.introduced:

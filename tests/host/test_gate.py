@@ -1,5 +1,6 @@
 """A volume's socket by itself."""
 
+import contextlib
 import os
 import resource
 import socket
@@ -11,10 +12,11 @@ from typing import Any
 import pytest
 
 from sidemount.host import wire
+from sidemount.host.handover import Bye, Heartbeat, Hello, Message, Stop, Stopping, encode
 from sidemount.host.limited_log import LimitedLog
 from sidemount.host.logs import log
 from sidemount.host.loop import Loop
-from sidemount.host.volume_gate import Gate, Peer
+from sidemount.host.volume_gate import Gate, Introduction, Peer
 
 
 class Desk:
@@ -81,4 +83,40 @@ def test_a_keeper_out_of_descriptors_neither_spins_nor_forgets_who_waits(
         run_for(loop, 0.5)
         (peer,) = desk.probed
         gate.release(peer)
+    gate.close()
+
+
+def test_the_last_words_of_who_has_ended_are_heard_before_its_end(loop: Loop, tmp_path: Path) -> None:
+    """A daemon says goodbye and exits; both are there to be read when the keeper looks, and its end may come first."""
+    heard: list[object] = []
+
+    class Listener(Desk):
+        def on_introduction(self, introduction: Introduction) -> None:
+            peers.append(introduction.peer)
+
+        def on_message(self, peer: Peer, message: Message, descriptor: int | None) -> None:
+            heard.append(message)
+
+        def on_closed(self, peer: Peer) -> None:
+            heard.append("closed")
+
+    peers: list[Peer] = []
+    desk: Any = Listener()
+    gate = Gate(loop, str(tmp_path), os.geteuid(), desk, LimitedLog(log("keeper")))
+    with contextlib.closing(wire.dial(str(tmp_path), timeout_s=5)) as guest:
+        wire.send(guest, *encode(Hello(takeover=True)))
+        run_for(loop, 0.2)
+        (peer,) = peers
+        for message in (Heartbeat(), Stopping(), Bye(clean=True)):
+            wire.send(guest, *encode(message))
+        gate.hear_out(peer)
+        assert heard == [Heartbeat(), Stopping(), Bye(clean=True)]
+        assert peer.send(Stop())  # which the guest does not read any more: its end is a reset then
+        wire.send(guest, *encode(Bye(clean=False)))
+    gate.hear_out(peer)
+    assert heard[3:] == [Bye(clean=False), "closed"]
+    gate.hear_out(peer)
+    assert len(heard) == 5
+    if peer.pidfd is not None:
+        os.close(peer.pidfd)
     gate.close()

@@ -30,7 +30,7 @@ def test_a_volume_is_live_and_at_the_end_nothing_is_mounted(make_pod: MakePod) -
     assert pod.end() == 0
     assert pod.node.fuse_mounts() == []
     assert pod.daemons["train"].wait(10) == 0
-    assert "daemon_flushed" in pod.names()
+    assert "daemon_flushed" in pod.names(), pod.log_text()
     assert (
         list(pod.place("train").parent.iterdir()) == []
     )  # the machine's own view of the place: never mounted here

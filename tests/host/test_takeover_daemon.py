@@ -26,6 +26,9 @@ from tests.host.mount_node import eventually
 class NoGate:
     """Stands in for the gate, of which a daemon needs only this."""
 
+    def hear_out(self, peer: Peer) -> None:
+        """Nothing was said."""
+
     def release(self, peer: Peer) -> None:
         """Close a peer."""
         peer.connection.close()
