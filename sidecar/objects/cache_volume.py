@@ -110,6 +110,8 @@ class CacheVolume:
         if not self.is_ready or self.has(key):
             return
         with self._lock:
+            if not self._is_ready.is_set():
+                return  # since a moment ago: nobody would take it out of the queue
             if self._queued_bytes + len(content) > self._queue_bytes or self._closing.is_set():
                 self.dropped += 1
                 return
@@ -136,11 +138,12 @@ class CacheVolume:
             return False
         try:
             self._write(number, of, content)
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             self.index.release(room_of(len(content)))
-            self._note_fault(os.strerror(error.errno or errno.EIO))
+            code = _code(error)
+            self._note_fault(os.strerror(code))
             self._quiet_until_s = time.monotonic() + _FAULT_PAUSE_S
-            if error.errno in _FULL:  # others fill the volume, too
+            if code in _FULL:  # others fill the volume, too
                 self._remove(self.index.shrink(self.index.taken_bytes // 16))
             return False
         self.index.add(number, room_of(len(content)))
@@ -198,12 +201,12 @@ class CacheVolume:
         while not self._closing.is_set():
             try:
                 self._work()
-            except OSError as error:
-                self._note_fault(os.strerror(error.errno or errno.EIO))
+            except (OSError, MemoryError) as error:
+                self._note_fault(os.strerror(_code(error)))
                 self._closing.wait(_AGAIN_S)
 
     def _work(self) -> None:
-        """Write what is offered. Raises OSError if it cannot be found out what is there."""
+        """Write what is offered. Raises OSError if it cannot be found out what is there, MemoryError."""
         lock = self._take_over()
         try:
             while (offered := self._next()) is not None:
@@ -215,6 +218,7 @@ class CacheVolume:
             with self._lock:
                 self._is_ready.clear()
                 self._queue.clear()
+                self._queued_bytes = 0
             os.close(lock)
 
     def _take_over(self) -> int:
@@ -243,6 +247,10 @@ class CacheVolume:
                     return None
                 self._wanted.wait(60.0)
             return None if self._closing.is_set() else self._queue.popleft()
+
+
+def _code(error: OSError | MemoryError) -> int:
+    return errno.ENOMEM if isinstance(error, MemoryError) else error.errno or errno.EIO
 
 
 def _locked(lock: int) -> bool:

@@ -96,7 +96,12 @@ class FileHeat:
         with self._lock:
             file.paid += self._costs.of(size)
             file.noted += 1
-            if file.is_wanted or file.noted % _LOOK_EVERY or not self._is_worth_it(file):
+            if file.is_wanted or file.noted % _LOOK_EVERY or not self._fits(file):
+                return
+        if not self._is_worth_it(file):
+            return
+        with self._lock:
+            if file.is_wanted or not self._fits(file):  # since a moment ago
                 return
             file.is_wanted = True
             file.next = 0
@@ -119,28 +124,33 @@ class FileHeat:
 
     def _step(self) -> None:
         """Fetch one block and get in line again: behind what readers who read on and on are about to need."""
-        with self._lock:
-            found = self._next()
-            if found is None:
-                self._steps -= 1
-                return
+        while True:
+            with self._lock:
+                found = self._next()
+                if found is None:
+                    self._steps -= 1
+                    return
+            if not self._has(*found):
+                break
         file, number = found
         is_there = False
         try:
             with contextlib.suppress(OSError, MemoryError):
                 is_there = self._keep(file, number) if file.is_for_volume else self._fetch(file, number)
         finally:
-            with self._lock:
-                if is_there:
-                    self.fetched_bytes += self._blocks.size(file.info, number)
-                else:
+            if not is_there:
+                with self._lock:
                     self._end(file)
             self._go_on()
 
     def _fetch(self, file: HotFile, number: int) -> bool:
         """Have a block in memory. False: that is not possible."""
         fetch = self._blocks.expect(file.info, number, is_ahead=False)
-        return fetch is None or not self._blocks.carry_out(fetch, waits=False) or fetch.fault is None
+        if fetch is None or not self._blocks.carry_out(fetch, waits=False):
+            return True  # somebody else does
+        if fetch.fault is None:
+            self._count_fetched(fetch.size)
+        return fetch.fault is None
 
     def _keep(self, file: HotFile, number: int) -> bool:
         """Have a block on the cache volume. False: that is not possible. Raises StoreFault."""
@@ -161,28 +171,42 @@ class FileHeat:
         try:
             assert block.view is not None
             self._source.fetch(file.info, number * self._blocks.block_bytes, block.view)
+            self._count_fetched(size)
             return volume.store(key, block.view)
         finally:
             self._blocks.give_back(block)
 
-    # With the lock held.
-
-    def _next(self) -> tuple[HotFile, int] | None:
-        while self._wanted:
-            file = self._wanted[0]
-            if time.monotonic() - file.used_s <= _IDLE_S and self._fits(file):
-                while file.next < self._count(file):
-                    file.next += 1
-                    if not self._has(file, file.next - 1):
-                        return file, file.next - 1
-            self._end(file)
-        return None
+    def _count_fetched(self, size: int) -> None:
+        with self._lock:
+            self.fetched_bytes += size
 
     def _has(self, file: HotFile, number: int) -> bool:
         key = self._blocks.key(file.info, number)
         if file.is_for_volume and self._volume is not None:
             return self._volume.has(key)
         return self._blocks.has(key)
+
+    def _is_worth_it(self, file: HotFile) -> bool:
+        """Tell whether enough has been paid for what is missing. Looks at many blocks, so nobody waits for it."""
+        paid = file.paid * self._at_once
+        left = 0
+        for number in range(self._count(file)):
+            left += not self._has(file, number)
+            if left * self._costs.ratio * _PRICE > paid:
+                return False
+        return left > 0
+
+    # With the lock held.
+
+    def _next(self) -> tuple[HotFile, int] | None:
+        while self._wanted:
+            file = self._wanted[0]
+            is_read = time.monotonic() - file.used_s <= _IDLE_S
+            if is_read and file.next < self._count(file) and self._fits(file):
+                file.next += 1
+                return file, file.next - 1
+            self._end(file)
+        return None
 
     def _end(self, file: HotFile) -> None:
         if file.is_wanted:
@@ -193,17 +217,6 @@ class FileHeat:
     def _end_all(self) -> None:
         for file in list(self._wanted):
             self._end(file)
-
-    def _is_worth_it(self, file: HotFile) -> bool:
-        paid = file.paid * self._at_once
-        if not self._fits(file):
-            return False
-        left = 0
-        for number in range(self._count(file)):
-            left += not self._has(file, number)
-            if left * self._costs.ratio * _PRICE > paid:
-                return False
-        return left > 0
 
     def _fits(self, file: HotFile) -> bool:
         """Tell whether there is room for a file beside those that are there already, and all who read on and on; and note where."""

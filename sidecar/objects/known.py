@@ -54,6 +54,7 @@ class Known:
         self._most = most
         self._lock = threading.Lock()
         self._facts: OrderedDict[str, Fact] = OrderedDict()
+        self._in: dict[str, set[str]] = {}  # the facts' paths by directory
         self._complete: dict[str, float] = {}  # directories of which every name is among the facts
         self._sizes: OrderedDict[str, int] = (
             OrderedDict()
@@ -88,11 +89,14 @@ class Known:
             mine = self._facts
             for path, fact in facts:
                 before = mine.get(path)
-                if before is None or before.at <= fact.at:
+                if before is None:
+                    self._add(path, fact)
+                elif before.at <= fact.at:
                     mine[path] = fact
                     mine.move_to_end(path)
             while len(mine) > self._most:
-                path, _ = mine.popitem(last=False)
+                path = next(iter(mine))
+                self._remove(path)
                 self._complete.pop(above_of(path), None)
 
     def listed(self, path: str, at: float, names: int) -> None:
@@ -119,36 +123,47 @@ class Known:
     def files_in(self, path: str) -> list[str]:
         """Return the paths of the files that are known in a directory, in the order of a store's keys."""
         with self._lock:
-            facts = list(self._facts.items())
-        prefix = prefix_of(path)
-        begins = len(prefix)
-        return sorted(
-            found
-            for found, fact in facts
-            if fact.info is not None and found.startswith(prefix) and "/" not in found[begins:]
-        )
+            facts = self._facts
+            files = [found for found in self._in.get(path, ()) if facts[found].info is not None]
+        files.sort()
+        return files
 
     def disbelieve(self, path: str, info: ObjectInfo) -> None:
         """Know nothing of a path if what is known is that version, which has turned out to be gone."""
         with self._lock:
             fact = self._facts.get(path)
             if fact is not None and fact.info == info:
-                del self._facts[path]
+                self._remove(path)
                 self._complete.pop(above_of(path), None)
 
     def forget(self, path: str) -> None:
         """Know nothing of a path. The other names of its directory stay as they are known."""
         with self._lock:
-            self._facts.pop(path, None)
+            self._remove(path)
             if above_of(path) in self._complete:
-                self._facts[path] = _UNKNOWN
+                self._add(path, _UNKNOWN)
 
     def forget_beneath(self, path: str) -> None:
         """Know nothing of a directory and all that lies in it."""
         prefix = prefix_of(path)
         with self._lock:
             for known in [known for known in self._facts if known == path or known.startswith(prefix)]:
-                del self._facts[known]
+                self._remove(known)
             for known in [known for known in self._complete if known == path or known.startswith(prefix)]:
                 del self._complete[known]
             self._complete.pop(above_of(path), None)
+
+    # With the lock held.
+
+    def _add(self, path: str, fact: Fact) -> None:
+        self._facts[path] = fact
+        self._in.setdefault(above_of(path), set()).add(path)
+
+    def _remove(self, path: str) -> None:
+        if self._facts.pop(path, None) is None:
+            return
+        above = above_of(path)
+        paths = self._in[above]
+        paths.discard(path)
+        if not paths:
+            del self._in[above]

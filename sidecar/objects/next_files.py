@@ -9,7 +9,7 @@ import time
 from collections import OrderedDict
 from functools import partial
 
-from sidecar.objects.blocks import Blocks
+from sidecar.objects.blocks import Blocks, Fetch
 from sidecar.objects.keys import above_of
 from sidecar.objects.known import Fact, Known
 from sidecar.objects.read_ahead_threads import ReadAheadThreads
@@ -147,17 +147,26 @@ class NextFiles:
     def _load(self, one: Ahead) -> bool:
         """Have a file in memory. False if that is no use: there is no room, or the store has other worries."""
         fetch = self._blocks.expect(one.info, 0, is_ahead=True)
-        if fetch is not None and self._blocks.carry_out(fetch, waits=False):
-            fault = fetch.fault
-            if isinstance(fault, StoreFault) and fault.kind in _GONE:
-                self._known.disbelieve(one.info.key[self._root :], one.info)
-            elif fault is not None:
-                return False
-            else:
-                with self._lock:
-                    self._files += 1
-                    self._bytes += fetch.size
+        one.is_ours = fetch is not None  # from now on: it may be read before this is over
+        if fetch is not None and not self._fetched(one, fetch):
+            return False
         one.is_there = True
+        return True
+
+    def _fetched(self, one: Ahead, fetch: Fetch) -> bool:
+        """Carry a fetch out, unless somebody else does, and tell whether the store has answered."""
+        if not self._blocks.carry_out(fetch, waits=False):
+            one.is_ours = False
+            return True
+        if fetch.fault is None:
+            with self._lock:
+                self._files += 1
+                self._bytes += fetch.size
+            return True
+        one.is_ours = False
+        if not (isinstance(fetch.fault, StoreFault) and fetch.fault.kind in _GONE):
+            return False
+        self._known.disbelieve(one.info.key[self._root :], one.info)
         return True
 
     def _let_go(self, abandoned: list[ObjectInfo]) -> None:
@@ -196,6 +205,7 @@ class NextFiles:
         self._hits += walk.hits
         walk.hits = 0
         abandoned, walk.abandoned = walk.abandoned, []
-        self._unused += len(abandoned)
-        self._unused_bytes += sum(info.size for info in abandoned)
-        return abandoned
+        unused = [one.info.size for one in abandoned if one.is_ours]
+        self._unused += len(unused)
+        self._unused_bytes += sum(unused)
+        return [one.info for one in abandoned]

@@ -35,14 +35,14 @@ class Wanted(Enum):
 
 
 class Ahead:
-    """A file that is fetched ahead of a walk."""
+    """A file that is fetched ahead of a walk. `is_ours`: for that walk, and not by somebody else."""
 
-    __slots__ = ("index", "info", "is_there")
+    __slots__ = ("index", "info", "is_ours", "is_there")
 
     def __init__(self, info: ObjectInfo, index: int) -> None:
         self.info = info
         self.index = index
-        self.is_there = False
+        self.is_there = self.is_ours = False
 
 
 class Walk:
@@ -58,7 +58,7 @@ class Walk:
         self.used_s = 0.0  # when it was last read
         self.hits = 0
         self.ahead_bytes = 0
-        self.abandoned: list[ObjectInfo] = []
+        self.abandoned: list[Ahead] = []
         self._fetch_s = 0.0
         self._most_fetchers = most_fetchers
         self._needed = _PROVEN_FILES
@@ -115,7 +115,7 @@ class Walk:
 
     def abandon(self) -> None:
         """Give up what is ahead."""
-        self.abandoned += [one.info for one in self._ahead.values()]
+        self.abandoned += self._ahead.values()
         self._ahead.clear()
         self.ahead_bytes = 0
 
@@ -165,7 +165,7 @@ class Walk:
         found = self._ahead.pop(path, None)
         is_late = index >= self._next
         if found is not None:
-            self.hits += 1
+            self.hits += found.is_ours
             self.ahead_bytes -= found.info.size
             self._credit = min(self._credit + 1, _MOST_CREDIT)
             is_late = not found.is_there
@@ -184,6 +184,6 @@ class Walk:
             if first.index >= self._at - _NEAR_FILES:
                 return
             del self._ahead[path]
-            self.abandoned.append(first.info)
+            self.abandoned.append(first)
             self.ahead_bytes -= first.info.size
             self._credit -= 1

@@ -411,3 +411,36 @@ def test_a_second_daemon_asks_the_store_for_nothing_but_the_version(tmp_path: Pa
     assert store.calls() == ["get"]
     assert statistics.store_bytes == 0
     assert statistics.volume_read_bytes == info.size
+
+
+def test_what_waits_to_be_written_is_counted_no_more_when_writing_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each end would leave less room in the queue, until nothing is taken any more."""
+    monkeypatch.setattr(cache_volume, "_AGAIN_S", 0.0)
+
+    def fail(*arguments: object) -> bool:
+        raise MemoryError
+
+    with volume_in(tmp_path, queue=3 * BLOCK) as volume:
+        for faults in range(1, 6):  # more than the queue has room for
+            with monkeypatch.context() as patch:
+                patch.setattr(volume, "store", fail)
+                volume.offer(key(0), of(0))
+                until(lambda: volume.faults == faults)  # noqa: B023  # it is asked for at once
+            until(lambda: volume.is_ready)
+        volume.offer(key(1), of(1))
+        until(lambda: loaded(volume, 1) == of(1))
+
+
+def test_a_block_that_is_not_written_for_want_of_memory_takes_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise MemoryError
+
+    with volume_in(tmp_path) as volume:
+        monkeypatch.setattr(cache_volume, "write_block", fail)
+        assert not volume.store(key(0), of(0))
+        assert volume.index.taken_bytes == 0
+        assert volume.faults == 1

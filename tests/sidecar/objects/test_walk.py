@@ -24,7 +24,7 @@ class Reader:
             self.walk.begin(_NAMES)
         if wanted is not Wanted.NOTHING:
             while (one := self.walk.take(self.find)) is not None:
-                one.is_there = True
+                one.is_there = one.is_ours = True
         self.hits += self.walk.hits
         self.walk.hits = 0
 
