@@ -190,7 +190,8 @@ class Stream:
 
     def _fetch(self, token: str) -> tuple[Page, float]:
         at = self._tree.known.clock()
-        return self._tree.store.list_page(self._prefix, token=token), at
+        store = self._tree.store
+        return store.list_page(self._prefix, token=token, most=store.abilities.page_names), at
 
     def _take(self, token: str) -> tuple[Page, float]:
         coming, self._coming = self._coming, None

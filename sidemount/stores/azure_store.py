@@ -35,7 +35,9 @@ _CONTENT = {"content-type": "application/octet-stream"}
 class AzureStore:
     """Source of the interface: `sidemount.stores.store.ObjectStore`. For any thread."""
 
-    abilities = Abilities(largest_put_bytes=5000 << 20, part_bytes=(1, 4000 << 20), most_parts=50_000)
+    abilities = Abilities(
+        page_names=5000, largest_put_bytes=5000 << 20, part_bytes=(1, 4000 << 20), most_parts=50_000
+    )
 
     def __init__(self, client: AzureClient, *, patience_s: float) -> None:
         """`patience_s`: for a copy that the store makes in its own time."""

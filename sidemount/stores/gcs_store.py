@@ -33,7 +33,7 @@ _MOST_REWRITES = 10_000
 class GcsStore:
     """Source of the interface: `sidemount.stores.store.ObjectStore`. For any thread."""
 
-    abilities = Abilities(copy_part=False, part_bytes=(1, 5 << 30))
+    abilities = Abilities(page_names=5000, copy_part=False, part_bytes=(1, 5 << 30))
 
     def __init__(self, client: GcsClient) -> None:
         self._client = client

@@ -83,12 +83,14 @@ class Part(NamedTuple):
 class Abilities:
     """What a store can do.
 
-    `list_all` pages without a delimiter, too. `put_if_absent`, `put_if_match`: conditions that the store itself enforces.
+    `page_names` is the most that a page is worth asking for: what every server of the kind takes. `put_if_absent`, `put_if_match`:
+    conditions that the store itself enforces.
     `uploads`: content in parts, which another process can go on with. `copy_part`: a part can be taken from an object.
     `largest_put_bytes` is the most that one put may be; `part_bytes` the least and the most that a part may be (the last may be less).
     """
 
     listing: bool = True
+    page_names: int = 1000
     writing: bool = True
     put_if_absent: bool = True
     put_if_match: bool = True

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,20 @@ class Endless(MemoryStore):
         end = min(begin + most, self.count)
         infos = [ObjectInfo(f"{prefix}{number:09}", number, f"e{number}", 1) for number in range(begin, end)]
         return Page(infos, (), str(end) if end < self.count else "")
+
+
+class LargePages(MemoryStore):
+    """Has pages of as many entries as are asked for, and notes how many."""
+
+    abilities = replace(MemoryStore.abilities, page_names=5000)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[int] = []
+
+    def list_page(self, prefix: str, *, delimiter: bool = True, token: str = "", most: int = 1000) -> Page:
+        self.asked.append(most)
+        return super().list_page(prefix, delimiter=delimiter, token=token, most=most)
 
 
 @pytest.fixture
@@ -192,6 +207,16 @@ def test_failed_page_is_asked_for_again(ahead: ThreadPoolExecutor) -> None:
         read_into(stream, names)
     store.is_down = False
     assert names + read(stream)[0] == [".", "..", *(f"n{number}" for number in range(9))]
+
+
+def test_pages_are_as_large_as_the_store_gives_them(ahead: ThreadPoolExecutor) -> None:
+    store = LargePages()
+    keys = [f"n{number:05}" for number in range(6001)]
+    for key in keys:
+        store.put(key, [b""])
+    names, _ = read(Maker(store, ahead).stream())
+    assert names == [".", "..", *keys]
+    assert store.asked == [5000, 5000]
 
 
 def test_two_hundred_thousand_keys_take_little_memory_and_begin_at_once(tmp_path: Path) -> None:
