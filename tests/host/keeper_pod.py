@@ -177,9 +177,9 @@ class Pod:
         return len(layers_at(self.node.mounts(), str(self.place(name))))
 
     def events(self, log: Path | None = None) -> list[dict[str, Any]]:
-        """Return the events of a log; every line must be one."""
-        path = log or self.keeper_log
-        return [json.loads(line) for line in path.read_text().splitlines()]
+        """Return the events of a log; every line must be one. The last one may be being written."""
+        text = (log or self.keeper_log).read_text()
+        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
     def names(self, log: Path | None = None) -> list[str]:
         """Return the names of a log's events."""

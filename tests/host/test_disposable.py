@@ -256,13 +256,18 @@ def test_a_child_that_is_killed_is_a_fault_not_an_end(loop: Loop) -> None:
     assert ends == [Outcome(fault="its process ended early")]
 
 
-def test_timers_fire_in_their_order_and_not_when_cancelled(loop: Loop) -> None:
+def test_timers_fire_in_their_order_and_not_when_cancelled(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fired: list[str] = []
-    loop.call_later(0.05, lambda: fired.append("second"))
-    loop.call_later(0.01, lambda: fired.append("first"))
-    cancelled = loop.call_later(0.03, lambda: fired.append("never"))
-    loop.call_later(0.02, cancelled.cancel)
-    loop.call_later(0.1, loop.stop)
+    now = time.monotonic()
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "monotonic", lambda: now)  # all are set at one moment
+        loop.call_later(0.05, lambda: fired.append("second"))
+        loop.call_later(0.01, lambda: fired.append("first"))
+        cancelled = loop.call_later(0.03, lambda: fired.append("never"))
+        loop.call_later(0.02, cancelled.cancel)
+        loop.call_later(0.1, loop.stop)
     loop.run()
     assert fired == ["first", "second"]
 

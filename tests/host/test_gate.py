@@ -67,6 +67,16 @@ def run_for(loop: Loop, seconds: float) -> float:
     return time.process_time() - began
 
 
+def run_until_one(loop: Loop, peers: list[Peer]) -> Peer:
+    """Run the loop until there is a peer, and return it."""
+    until = time.monotonic() + 15
+    while not peers:
+        assert time.monotonic() < until, "nobody was noted"
+        run_for(loop, 0.05)
+    (peer,) = peers
+    return peer
+
+
 def test_a_keeper_out_of_descriptors_neither_spins_nor_forgets_who_waits(
     loop: Loop, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -80,9 +90,7 @@ def test_a_keeper_out_of_descriptors_neither_spins_nor_forgets_who_waits(
     with socket.socket(fileno=guest.detach()):
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft + 64, hard))
-        run_for(loop, 0.5)
-        (peer,) = desk.probed
-        gate.release(peer)
+        gate.release(run_until_one(loop, desk.probed))
     gate.close()
 
 
@@ -105,8 +113,7 @@ def test_the_last_words_of_who_has_ended_are_heard_before_its_end(loop: Loop, tm
     gate = Gate(loop, str(tmp_path), os.geteuid(), desk, LimitedLog(log("keeper")))
     with contextlib.closing(wire.dial(str(tmp_path), timeout_s=5)) as guest:
         wire.send(guest, *encode(Hello(takeover=True)))
-        run_for(loop, 0.2)
-        (peer,) = peers
+        peer = run_until_one(loop, peers)
         for message in (Heartbeat(), Stopping(), Bye(clean=True)):
             wire.send(guest, *encode(message))
         gate.hear_out(peer)

@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,6 +41,7 @@ class Stage:
 
     loop: Loop = field(default_factory=Loop)
     told: list[str] = field(default_factory=list)
+    patience_s: float = 0.4
     processes: "list[subprocess.Popen[bytes]]" = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -58,7 +60,7 @@ class Stage:
                 gone=lambda: self.told.append("gone"), unkillable=lambda: self.told.append("unkillable")
             ),
             silent_after_s=30,
-            patience_s=0.4,
+            patience_s=self.patience_s,
             restart_s=2.0,
         )
 
@@ -79,6 +81,13 @@ class Stage:
         self.loop.run()
         return self.told
 
+    def turn_until_told(self) -> list[str]:
+        """Let the loop run until anything was told, and return all that was."""
+        until = time.monotonic() + 15
+        while not self.turn(0.05):
+            assert time.monotonic() < until, "nothing is told"
+        return self.told
+
     def heard(self) -> handover.Message:
         """Return what the daemon was told."""
         frame = wire.receive(self.theirs)
@@ -87,9 +96,9 @@ class Stage:
 
 
 @pytest.fixture
-def stage() -> Iterator[Stage]:
-    """A daemon whose first process lives."""
-    stage = Stage()
+def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
+    """A daemon whose first process lives. Its parameter: how long one that is killed may take to end."""
+    stage = Stage(patience_s=getattr(request, "param", 0.4))
     yield stage
     stage.daemon.drop()
     stage.theirs.close()
@@ -97,6 +106,9 @@ def stage() -> Iterator[Stage]:
         process.kill()
         process.wait(5)
     stage.loop.close()
+
+
+patient = pytest.mark.parametrize("stage", [30.0], indirect=True, ids=["patient"])
 
 
 def end(process: "subprocess.Popen[bytes]") -> None:
@@ -171,17 +183,19 @@ def test_one_that_is_asked_in_vain_is_told_to_be_unkillable(stage: Stage) -> Non
     assert stage.turn(0.7) == ["unkillable"]
 
 
+@patient
 def test_a_daemon_of_one_process_is_killed(stage: Stage) -> None:
     stage.daemon.kill()
-    assert stage.turn() == ["gone"]
+    assert stage.turn_until_told() == ["gone"]
     assert stage.first.wait(5) == -signal.SIGKILL
 
 
+@patient
 def test_when_the_first_process_is_silent_too_all_are_killed(stage: Stage) -> None:
     serving = stage.serve(1)
     stage.daemon.watchdog.beat(-1000.0, Heartbeat())
     stage.daemon.kill()
-    assert stage.turn() == ["gone"]
+    assert stage.turn_until_told() == ["gone"]
     assert (stage.first.wait(5), serving.wait(5)) == (-signal.SIGKILL, -signal.SIGKILL)
 
 
@@ -260,9 +274,10 @@ def test_what_cannot_be_killed_from_here_is_given_the_time_that_kubelet_needs(
     assert stage.turn(2.0) == ["unkillable"]
 
 
+@patient
 def test_one_that_can_be_killed_from_here_needs_nobody_else(stage: Stage) -> None:
     stage.serve(1)
     assert not stage.daemon.kill()
     stage.daemon.watchdog.beat(-1000.0, Heartbeat())
     assert not stage.daemon.kill()
-    assert stage.turn() == ["gone"]
+    assert stage.turn_until_told() == ["gone"]

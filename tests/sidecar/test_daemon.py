@@ -1,5 +1,6 @@
 """The daemon's entry: how it comes to serve, how it ends, and what its exit code says."""
 
+import contextlib
 import os
 import signal
 import time
@@ -14,10 +15,13 @@ import trio
 from sidecar.daemon_client import Redactor, client_argv
 from sidecar.daemon_work import CountedOperations, Work
 from sidemount.host import logs
+from sidemount.host.fusectl import FuseControl
+from sidemount.model.mountinfo import Mount
 from sidemount.model.mountspec import KeeperMount
 from tests.host.conftest import MakePod, make_pod, node
 from tests.host.keeper_pod import PYTHON, directory_spec, is_running, view, wait_stopped
 from tests.host.mount_node import MountNode, eventually
+from tests.host.test_keeper_recovery import blocks_sigterm
 
 __all__ = ["make_pod", "node"]  # fixtures of the host's tests
 
@@ -67,7 +71,7 @@ def test_a_daemon_waits_for_its_keeper(make_pod: MakePod) -> None:
 def test_a_daemon_without_a_keeper_ends_when_told_to(make_pod: MakePod) -> None:
     pod = make_pod()
     daemon = pod.start_daemon()
-    time.sleep(0.7)
+    eventually(lambda: blocks_sigterm(daemon.pid))  # before that it is no daemon yet
     daemon.send_signal(signal.SIGTERM)
     assert daemon.wait(5) == 0
 
@@ -81,15 +85,17 @@ def test_a_volume_is_served_where_nothing_can_be_kept_for_a_successor(make_pod: 
     assert eventually(lambda: (pod.run_dir / "train").is_dir())
     (pod.run_dir / "train" / "state").write_text("in the way")
     pod.start_daemon()
+    log = pod.daemon_log("train")
     for generation in (1, 2):
+        eventually(lambda count=generation: pod.names(log).count("serving") == count)  # type: ignore[misc]  # a lambda's default
         pod.wait_ready()
         assert (pod.seen("train") / "file").read_text() == "content"
-        told = [event for event in pod.events(pod.daemon_log("train")) if event["event"] == "state_not_kept"]
+        told = [event for event in pod.events(log) if event["event"] == "state_not_kept"]
         assert len(told) == generation
         assert "Not a directory" in told[-1]["fault"]
         if generation == 1:
             os.kill(pod.serving(), signal.SIGKILL)
-            assert eventually(lambda: "connection_given_up" in pod.names(pod.daemon_log("train")))
+    assert "connection_given_up" in pod.names(log)
     assert pod.end() == 0
 
 
@@ -128,9 +134,11 @@ def test_requests_in_flight_are_answered_before_the_daemon_ends(make_pod: MakePo
         )
         for n in range(3)
     ]
+    files = [pod.source("train") / f"f{n}" for n in range(3)]
+    eventually(lambda: all(file.exists() for file in files), what="all write", every_s=0.001)
     pod.daemons["train"].send_signal(signal.SIGTERM)
     assert [writer.wait(30) for writer in writers] == [0, 0, 0]
-    assert [(pod.source("train") / f"f{n}").stat().st_size for n in range(3)] == [400 << 16] * 3
+    assert [file.stat().st_size for file in files] == [400 << 16] * 3
     assert pod.daemons["train"].wait(10) == 0
     assert pod.end() == 0
 
@@ -146,13 +154,13 @@ def test_a_store_that_hangs_does_not_keep_the_daemon_for_ever(make_pod: MakePod,
     server = node.start(
         ["bindfs", "-f", "-o", "attr_timeout=0,entry_timeout=0", backing, pod.source("train")]
     )
-    eventually(lambda: any(m.mount_point == str(pod.source("train")) for m in node.mounts()))
+    (store,) = eventually(lambda: [m for m in node.mounts() if m.mount_point == str(pod.source("train"))])
     pod.start_keeper()
     pod.start_daemon("train", "--flush-seconds", "1")
     pod.wait_ready()
     wait_stopped(server.pid)
     reader = node.start(["cat", pod.place("train") / "file"])
-    time.sleep(0.5)
+    eventually(lambda: waiting_at(store), what="the daemon waits for its store")
     began = time.monotonic()
     assert pod.end() == 0
     assert pod.daemons["train"].wait(20) == 4
@@ -162,6 +170,12 @@ def test_a_store_that_hangs_does_not_keep_the_daemon_for_ever(make_pod: MakePod,
     assert {"flush_late", "process_killed_as_hung"} & set(pod.names(log)), log.read_text()
     os.kill(server.pid, signal.SIGCONT)
     reader.wait(10)
+
+
+def waiting_at(mount: Mount) -> int:
+    """Return how many requests to a FUSE mount have no answer."""
+    with contextlib.closing(FuseControl()) as control:
+        return control.waiting(mount.minor) or 0
 
 
 @pytest.mark.fuse
