@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -12,7 +12,7 @@ from csi.faults import NotFound, PoolClosed
 from csi.hidden_texts import HiddenTexts
 from csi.place_threads import PlaceThreads
 from csi.pool_sources import no_copies
-from csi.provision_plan import check_content_fits, check_same, plan_volume
+from csi.provision_plan import check_content_fits, check_same, choose_places, plan_volume
 from csi.provision_request import CapacityRange, CreateRequest, SnapshotRequest
 from csi.volume_copy import Progress
 from csi.volume_intents import unfinished_kind
@@ -140,23 +140,27 @@ class Pools:
         self,
         stores: Mapping[str, VolumeStore],
         look: Callable[[VolumeStore], T | None],
-        passed_over: tuple[type[VolumeError], ...] = (),
+        counts: Callable[[str, VolumeError], bool] = lambda pool, fault: True,
     ) -> T | None:
         """Return what one of the pools has; of one that does not answer nothing is known, so nothing may be said.
 
-        `passed_over` are faults that do not count.
+        `counts` tells of which pools' faults that holds.
         """
-        asked = [
-            asyncio.ensure_future(self._threads.quick(name, partial(look, store)))
-            for name, store in stores.items()
-        ]
+
+        async def ask(name: str, store: VolumeStore) -> T | None:
+            try:
+                return await self._threads.quick(name, partial(look, store))
+            except VolumeError as error:
+                if counts(name, error):
+                    raise
+                return None
+
+        asked = [asyncio.ensure_future(ask(name, store)) for name, store in stores.items()]
         fault: VolumeError | None = None
         try:
             for answer in asyncio.as_completed(asked):
                 try:
                     found = await answer
-                except passed_over:
-                    continue
                 except VolumeError as error:
                     fault = error
                     continue
@@ -175,8 +179,13 @@ class Pools:
     async def create(self, request: CreateRequest, secrets: HiddenTexts = _NONE) -> VolumeState:
         """Return the volume that is asked for, made if it is not there. Raises VolumeError."""
         stores = self._bound(secrets)
-        # Into a closed pool nobody has made it with these credentials; if it is to be made there, that says so.
-        found = await self._find(stores, lambda store: store.named(request.id), (PoolClosed,))
+        candidates = self._candidates(request)
+
+        def counts(pool: str, fault: VolumeError) -> bool:
+            # Into a closed pool nobody has made it with these credentials; if it is to be made there, that says so.
+            return pool in candidates and not isinstance(fault, PoolClosed)
+
+        found = await self._find(stores, lambda store: store.named(request.id), counts)
         if found is None:
             plan = plan_volume(request, self._facts(), self.names)
             store = stores[plan.pool]
@@ -191,6 +200,14 @@ class Pools:
             )
         check_same(request, found)
         return found
+
+    def _candidates(self, request: CreateRequest) -> Collection[str]:
+        """Return the pools that the same request may have been made in: a pool that is away holds up no others."""
+        try:
+            places = choose_places(request.parameters, self._facts(), self.names, "parameters")
+        except VolumeError:
+            return self.names
+        return {place.pool for place in places}
 
     async def _content(self, content: Content, secrets: HiddenTexts) -> tuple[str, int]:
         """Return the pool that has it, and how many bytes it is known to hold."""

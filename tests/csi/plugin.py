@@ -124,12 +124,13 @@ class Plugin:
             raise
 
     def keeper(self) -> int:
-        """Return its keeper's process."""
-        (pid,) = (
-            pid
+        """Return its keeper's process, and none of those that it has forked to look at something."""
+        alike = {
+            pid: _parent(pid)
             for pid in _pids()
-            if b"keeper" in _arguments(pid) and os.fsencode(self.state) in _arguments(pid)
-        )
+            if {b"keeper", os.fsencode(self.state)} <= set(_arguments(pid))
+        }
+        (pid,) = (pid for pid, parent in alike.items() if parent is not None and parent not in alike)
         return pid
 
     def kill(self) -> None:
@@ -242,9 +243,11 @@ class Plugin:
         return found + [str(path) for path in (self.node.work / "targets").iterdir()]
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """Return the events of that name in the log."""
-        lines = [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
-        return [line for line in lines if line["event"] == name]
+        """Return the events of that name in the log. Its last line may be being written."""
+        text = self.log.read_text()
+        lines = text[: text.rfind("\n") + 1].splitlines()
+        told = [json.loads(line) for line in lines if line.startswith("{")]
+        return [event for event in told if event["event"] == name]
 
     def end(self) -> None:
         """Kill everything of this plugin, for a test that is over; its log is shown if that has failed."""
@@ -275,6 +278,14 @@ class Plugin:
 
 def _pids() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _parent(pid: int) -> int | None:
+    """Return the id of a process's parent, None if it has ended."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    except OSError:
+        return None
 
 
 def _arguments(pid: int) -> list[bytes]:

@@ -589,11 +589,13 @@ def test_two_pools_are_one_store(node: MountNode) -> None:
         assert (other / "volumes" / "across" / "data" / "file").read_text() == "content"
         other.rename(node.work / "away")
         assert controller.create("v", **pooled).volume_id == "v"
-        with pytest.raises(Refused) as refused:
-            controller.create("new", **pooled)
-        assert refused.value.code.name == "UNAVAILABLE"
+        assert controller.create("new", **pooled).volume_id == "new"
+        for undecided in ({}, second):
+            with pytest.raises(Refused) as refused:
+                controller.create("newer", **undecided)
+            assert refused.value.code.name == "UNAVAILABLE"
         (node.work / "away").rename(other)
-        for volume in ("v", "w", "across"):
+        for volume in ("v", "w", "across", "new"):
             controller.delete(volume)
         assert controller.in_pool() == []
         eventually(lambda: not any(Path(other / "volumes").iterdir()), what="both empty")

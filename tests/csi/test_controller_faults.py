@@ -233,7 +233,7 @@ def test_a_pool_that_hangs_holds_nobody_up(dying: Controlled) -> None:
         dying.start()
         began = time.monotonic()
         calls: list[Callable[[], object]] = [
-            lambda: dying.create("new", **POOLED),
+            lambda: dying.create("new", **{**POOLED, "class": "hanging"}),
             dying.volumes,
             lambda: dying.expand("gone", MIB),
             lambda: dying.ask("GetCapacity", csi_pb2.GetCapacityRequest(parameters={"class": "hanging"})),
@@ -242,6 +242,7 @@ def test_a_pool_that_hangs_holds_nobody_up(dying: Controlled) -> None:
             with pytest.raises(Refused, match="does not answer") as refused:
                 call()
             assert refused.value.code.name == "UNAVAILABLE"
+        assert dying.create("new", **POOLED).volume_id == "new"
         answer = dying.ask("GetCapacity", csi_pb2.GetCapacityRequest(parameters={"class": "pooled"}))
         assert answer.available_capacity > 0
         assert time.monotonic() - began < 30

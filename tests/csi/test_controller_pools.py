@@ -2,12 +2,14 @@
 
 import asyncio
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from csi.controller_pools import Pools
 from csi.faults import PoolClosed
+from csi.provision_request import CreateRequest
 from csi.volume_ids import id_of_name, is_id
 from csi.volume_pool import DirectoryPool
 from csi.volume_state import Kind
@@ -15,11 +17,15 @@ from csi.volume_store import VolumeStore
 from sidemount.model.errors import NotReady
 from sidemount.stores.faults import fault
 from sidemount.stores.store import FaultKind
-from tests.csi.bucket_world import Bucket, bucket_class
+from tests.csi.bucket_world import Bucket, bucket_class, facts_of, request_of
 
 
 def _away(number: int, name: str) -> None:
     raise fault(FaultKind.SERVER, "away")
+
+
+def _request(name: str, driver_class: str) -> CreateRequest:
+    return replace(request_of(name), parameters={"class": driver_class})
 
 
 @pytest.mark.parametrize("is_first", [True, False])
@@ -62,6 +68,25 @@ def test_a_bucket_that_hangs_holds_up_no_removal_in_another() -> None:
         asyncio.run(main())
     finally:
         is_back.set()
+
+
+def test_a_pool_that_is_away_holds_up_no_creation_in_another() -> None:
+    """Only where the same request may have been carried out before does silence count."""
+    other_source = "memory://bucket/other"
+    bucket, other = Bucket(), Bucket(bucket_class(source=other_source), source=other_source)
+    facts = facts_of(bucket_class(), bucket_class("others", source=other_source))
+
+    async def main() -> None:
+        pools = Pools([other.pool(_away), bucket.pool()], lambda: facts, wait_s=5, answer_s=5)
+        asked = _request("v", "pooled")
+        made = await pools.create(asked)
+        assert made.pool == bucket.source
+        assert await pools.create(asked) == made
+        for undecided in (request_of("w"), _request("w", "others")):
+            with pytest.raises(NotReady, match=other_source):
+                await pools.create(undecided)
+
+    asyncio.run(main())
 
 
 def test_no_name_is_the_id_of_a_volume_in_a_bucket() -> None:
