@@ -127,8 +127,8 @@ def test_nodes_that_the_kernel_has_forgotten_unheard_are_found_out(tmp_path: Pat
 
 
 def test_everything_is_gone_afterwards(tmp_path: Path) -> None:
-    mounts = Path("/proc/self/mountinfo").read_text()
     with stage(tmp_path) as here:
         here.order("torture", 0.5, 10, 50)
         assert os.listdir(here.path) == []
-    assert Path("/proc/self/mountinfo").read_text() == mounts
+    # Others mount and unmount on the same machine meanwhile.
+    assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()
