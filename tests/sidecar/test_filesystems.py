@@ -169,7 +169,7 @@ def test_failed_build_leaves_no_descriptor(tree: Path) -> None:
     for sub_path in ("missing", "inside", "file"):
         with pytest.raises(VolumeError):
             build(tree, spec(sub_path=sub_path))
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_descriptor_limit_is_raised_to_what_is_allowed() -> None:

@@ -255,7 +255,7 @@ def test_no_key_is_left_in_a_file_or_descriptor(pair: Pair) -> None:
     for _ in range(5):
         pair.write(_issue())
         pair.refresh()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ def filesystem(tmp_path: Path) -> Iterator[DirectoryFilesystem]:
     filesystem.descriptors.shed_directories()
     filesystem.descriptors.shed_nameless()
     filesystem.descriptors.discard(ROOT)
-    assert open_descriptors() == before
+    assert open_descriptors() <= before
 
 
 def test_node_costs_at_most_400_bytes_and_nothing_once_forgotten() -> None:
