@@ -1,6 +1,7 @@
 """The pod of a row: an application that has files open, a second one that sees a sub-path, and what both have seen."""
 
 import signal
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from e2e.podlet.client import RunningPod
-from tests.pods.application import LOST, WATCH, Watcher, kill_serving_process, wait_for_probe, watcher
+from tests.pods.application import LOST, POLL_S, WATCH, Watcher, kill_serving_process, wait_for_probe, watcher
 from tests.pods.manifests import mount, pod, program
 from tests.pods.source_tree import INBOX, SHELF_TEXT, SourceTree
 from tests.pods.stage import Images, Stage
@@ -62,9 +63,10 @@ class Scene:
 
     def wait_for_another(self) -> None:
         """Wait until another process serves than the first."""
-        self.running.wait_for(
-            lambda status: self.running.logs(DAEMON).count('"serving"') > 1, _RECOVERED_S, "served by another"
-        )
+        until = time.monotonic() + _RECOVERED_S
+        while self.running.logs(DAEMON).count('"serving"') < 2:
+            assert time.monotonic() < until, self.running.logs(DAEMON)
+            time.sleep(POLL_S)
 
     def go_on(self) -> None:
         """Wait until both applications have done something more."""

@@ -10,6 +10,7 @@ from typing import Any
 from e2e.podlet.client import RunningPod
 from e2e.podlet.errors import PodletError
 from tests.pods.manifests import Json, mount, program
+from tests.pods.programs.watch import ALIVE_EVERY
 from tests.pods.source_tree import INBOX, POEM, POEM_FILE, SourceTree
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -76,6 +77,16 @@ class Watcher:
             assert time.monotonic() < until, f"it does not go on: {self.changes()[-4:]}"
             time.sleep(POLL_S)
 
+    def wait_until_well(self, deadline_s: float) -> None:
+        """Wait until a whole round, begun from now on, was one of success but for what is held. Raises AssertionError."""
+        until = time.monotonic() + deadline_s
+        while True:
+            self.wait_for_rounds(ALIVE_EVERY, deadline_s)
+            latest = {change.op: change.outcome for change in self.changes() if change.op != "held"}
+            if set(latest.values()) == {"ok"}:
+                return
+            assert time.monotonic() < until, f"it is not well: {self.changes()[-8:]}"
+
     def created(self, tree: SourceTree) -> int:
         """Return how many files it has created, all of which are in the source. Raises AssertionError. For when it has ended."""
         total = self._messages()[-1]
@@ -100,6 +111,22 @@ class Watcher:
             for line in self._running.logs(self._container).splitlines()
             if line.endswith("}")
         ]
+
+
+def wait_for_remount(
+    running: RunningPod, watch: Watcher, times: int, deadline_s: float, *, view: str = "books"
+) -> None:
+    """Wait until a view was mounted anew so often, and the watcher uses it. It need not have looked while the view was dead."""
+    until = time.monotonic() + deadline_s
+    while layers(running, view) <= times:
+        assert time.monotonic() < until, f"{view} is not remounted for the {times}. time"
+        time.sleep(POLL_S)
+    watch.wait_until_well(deadline_s)
+
+
+def layers(running: RunningPod, view: str) -> int:
+    """Return how many mounts are stacked at a view."""
+    return sum(m.mount_point.endswith(f"/sidemount/{view}") for m in running.mounts())
 
 
 def _holds(path: Path, text: str) -> bool:
@@ -150,9 +177,21 @@ def wait_for_probe(
         time.sleep(POLL_S)
 
 
+def wait_for_log(running: RunningPod, container: str, word: str, deadline_s: float) -> None:
+    """Wait until a container has logged something, which no status announces. Raises AssertionError."""
+    until = time.monotonic() + deadline_s
+    while word not in (said := running.logs(container)):
+        assert time.monotonic() < until, said
+        time.sleep(POLL_S)
+
+
 def kill_serving_process(running: RunningPod, container: str, number: int) -> None:
     """Send a signal to the process in a daemon's container that serves at present: its log tells which."""
-    told = [json.loads(line) for line in running.logs(container).splitlines() if '"serving"' in line]
+    told = [
+        json.loads(line)
+        for line in running.logs(container).splitlines()
+        if '"serving"' in line and line.endswith("}")
+    ]
     pid = next(message["pid"] for message in reversed(told) if message["event"] == "serving")
     code = f"import os; os.kill({pid}, {int(number)})"
     done = running.exec(container, ["python3", "-S", "-c", code])

@@ -12,7 +12,7 @@ import pytest
 from e2e.clients.images import BINDFS_FILE, BINDFS_SHOWS, BINDFS_TEXT, bindfs_image, memo_image
 from e2e.podlet.client import RunningPod
 from sidemount.model.names import FUSE_SUBTYPE, TOKEN_PATH
-from tests.pods.application import LOST, Watcher, call, sh, watcher
+from tests.pods.application import LOST, Watcher, call, sh, wait_for_remount, watcher
 from tests.pods.conftest import MakeStage
 from tests.pods.manifests import NAMESPACE, Json, driver_class, mount, pod, shell
 from tests.pods.stage import READY_S, Images, Stage
@@ -167,7 +167,7 @@ def test_a_self_mounting_client_that_dies_is_replaced_and_so_is_its_keeper(bindf
     running = _watched(bindfs_stage)
     watch = Watcher(running)
     running.kill("sidemount-shown")
-    watch.wait_until("read", "ok", RECOVERED_S, times=2)
+    wait_for_remount(running, watch, 1, RECOVERED_S, view="shown")
     running.kill("sidemount-keeper")
     running.wait_for(
         lambda s: (
@@ -177,7 +177,7 @@ def test_a_self_mounting_client_that_dies_is_replaced_and_so_is_its_keeper(bindf
         "with a new keeper",
     )
     running.kill("sidemount-shown")
-    watch.wait_until("read", "ok", RECOVERED_S, times=3)
+    wait_for_remount(running, watch, 2, RECOVERED_S, view="shown")
     for op in ("read", "list"):
         assert set(watch.outcomes(op)) <= {"ok", *LOST}
     running.delete(0, deadline_s=20)
@@ -187,7 +187,7 @@ def test_a_self_mounting_client_s_volume_is_never_seen_empty(bindfs_stage: Stage
     """JuiceFS#343: whether it would be seen is a matter of luck, so what was laid over what is judged."""
     running = _watched(bindfs_stage)
     running.kill("sidemount-shown")
-    Watcher(running).wait_until("read", "ok", RECOVERED_S, times=2)
+    wait_for_remount(running, Watcher(running), 1, RECOVERED_S, view="shown")
     layers = [mount.fstype for mount in running.mounts() if mount.mount_point.endswith("/sidemount/shown")]
     assert layers == ["fuse", "fuse"]
 

@@ -48,7 +48,7 @@ def test_a_daemon_that_the_kernel_kills_for_its_memory_is_remounted(make_stage: 
     watch = Watcher(running)
     assert set(_work_heavily(running, 30)) <= LOST
     _assert_killed_for_memory(running)
-    watch.wait_until("create", "ok", RECOVERED_S, times=2)
+    watch.wait_until_well(RECOVERED_S)
     running.delete()
     for op in ("read", "list", "create"):
         assert set(watch.outcomes(op)) <= {"ok", *LOST}

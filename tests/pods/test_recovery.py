@@ -6,7 +6,14 @@ import time
 import pytest
 
 from e2e.podlet.client import RunningPod
-from tests.pods.application import LOST, Watcher, kill_serving_process, wait_for_probe, watcher
+from tests.pods.application import (
+    LOST,
+    Watcher,
+    kill_serving_process,
+    wait_for_probe,
+    wait_for_remount,
+    watcher,
+)
 from tests.pods.conftest import MakeStage
 from tests.pods.manifests import mount, pod, shell
 from tests.pods.source_tree import INBOX, POEM, SourceTree
@@ -71,7 +78,7 @@ def test_after_a_daemon_is_killed_new_opens_work_and_old_descriptors_are_lost(
     watch = Watcher(running)
     running.kill(DAEMON)
     watch.wait_until("create", "ENOTCONN", RECOVERED_S)
-    watch.wait_until("create", "ok", RECOVERED_S, times=2)
+    wait_for_remount(running, watch, 1, RECOVERED_S)
     _restarted(running, DAEMON)
     _assert_remounted(running, tree, watch)
 
@@ -82,7 +89,7 @@ def test_a_daemon_that_dies_again_and_again_is_remounted_each_time(
     watch = Watcher(running)
     for times in (1, 2):
         running.kill(DAEMON)
-        watch.wait_until("create", "ok", RECOVERED_S, times=times + 1)
+        wait_for_remount(running, watch, times, RECOVERED_S)
         _restarted(running, DAEMON, times=times)
     _assert_remounted(running, tree, watch)
 
@@ -108,7 +115,7 @@ def test_what_serves_and_hangs_is_replaced(make_stage: MakeStage) -> None:
     running = stage.run(pod({"books": stage.source(tree)}, watcher()))
     watch = Watcher(running)
     kill_serving_process(running, DAEMON, signal.SIGSTOP)
-    watch.wait_until("create", "ok", RECOVERED_S, times=2)
+    wait_for_remount(running, watch, 1, RECOVERED_S)
     _assert_remounted(running, tree, watch)
 
 
@@ -122,7 +129,7 @@ def test_a_keeper_that_is_killed_under_load_is_not_noticed(running: RunningPod, 
     # The new keeper has taken the volume back: it can still replace a daemon.
     assert {change.outcome for change in watch.changes()} == {"ok"}
     running.kill(DAEMON)
-    watch.wait_until("create", "ok", RECOVERED_S, times=2)
+    wait_for_remount(running, watch, 1, RECOVERED_S)
     _restarted(running, DAEMON)
     _assert_remounted(running, tree, watch)
 
@@ -134,7 +141,7 @@ def test_keeper_and_daemon_killed_at_once_cost_old_descriptors_only(
     watch = Watcher(running)
     running.kill(KEEPER)
     running.kill(DAEMON)
-    watch.wait_until("create", "ok", RECOVERED_S, times=2)
+    wait_for_remount(running, watch, 1, RECOVERED_S)
     _restarted(running, KEEPER, DAEMON)
     _assert_remounted(running, tree, watch)
 
@@ -147,7 +154,7 @@ def test_a_volume_is_not_disturbed_by_the_death_of_another_ones_daemon(stage: St
     running = stage.run(pod(volumes, watcher(), watcher("other", "notes")))
     watch, other = Watcher(running), Watcher(running, "other")
     running.kill(DAEMON)
-    watch.wait_until("create", "ok", RECOVERED_S, times=2)
+    wait_for_remount(running, watch, 1, RECOVERED_S)
     _restarted(running, DAEMON)
     _assert_remounted(running, trees["books"], watch)
     assert {change.outcome for change in other.changes()} == {"ok"}

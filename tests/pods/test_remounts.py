@@ -18,7 +18,7 @@ import pytest
 from e2e.clients.images import bindfs_image, rclone_image, sshfs_image
 from e2e.podlet.client import RunningPod
 from e2e.podlet.errors import PodletError
-from tests.pods.application import LOST, PROGRAMS, call, idler
+from tests.pods.application import LOST, PROGRAMS, call, idler, layers
 from tests.pods.conftest import MakeStage
 from tests.pods.manifests import Json, driver_class, mount, pod, program
 from tests.pods.stage import READY_S
@@ -135,7 +135,7 @@ def test_a_client_killed_again_and_again_is_remounted(make_stage: MakeStage, cli
     assert {name: c.restart_count for name, c in status.containers.items()} == dict.fromkeys(
         status.containers, 0
     )
-    assert _layers(running, "store") == KILLS + 1
+    assert layers(running, "store") == KILLS + 1
     hidden = [m for m in running.mounts() if m.mount_point.endswith("/sidemount/store.client")]
     assert len(hidden) == (0 if client.descriptor else 1)
     running.delete(deadline_s=30)
@@ -182,10 +182,6 @@ def _check_source(running: RunningPod, scribe: Scribe) -> None:
     there = call(running, DAEMON, WRITTEN)
     assert {name: there.get(name) for name in acknowledged} == acknowledged
     assert len(acknowledged) > 20
-
-
-def _layers(running: RunningPod, view: str) -> int:
-    return sum(m.mount_point.endswith(f"/sidemount/{view}") for m in running.mounts())
 
 
 def _processes(running: RunningPod, program: str) -> list[int]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from e2e.podlet.client import RunningPod
-from tests.pods.application import Watcher, call, idler, sh, wait_for_probe, watcher
+from tests.pods.application import Watcher, call, idler, sh, wait_for_log, wait_for_probe, watcher
 from tests.pods.conftest import MakeStage
 from tests.pods.manifests import mount, pod, shell
 from tests.pods.source_tree import INBOX, SHELF_FILE, SHELF_TEXT
@@ -66,14 +66,6 @@ def test_a_store_that_refuses_an_unprivileged_daemon(make_stage: MakeStage) -> N
     untouched(running)
 
 
-def _wait_for_log(running: RunningPod, event: str) -> None:
-    """Wait until the daemon has logged an event."""
-    until = time.monotonic() + RECOVERED_S
-    while event not in running.logs(DAEMON):
-        assert time.monotonic() < until, running.logs(DAEMON)
-        time.sleep(0.1)
-
-
 def test_a_store_that_hangs_for_longer_than_a_daemon_may(make_stage: MakeStage) -> None:
     """What serves is killed for it and succeeded: the application waits, and sees no error."""
     stage = make_stage(class_spec={"hungAfter": "2s"})
@@ -81,7 +73,7 @@ def test_a_store_that_hangs_for_longer_than_a_daemon_may(make_stage: MakeStage) 
     running = stage.run(pod({"books": f"dir://{source}"}, watcher(securityContext=AS_ROOT)))
     watch = Watcher(running)
     on_node(stage, f"kill -STOP $(cat {pid_file(source)})")
-    _wait_for_log(running, "process_killed_as_hung")
+    wait_for_log(running, DAEMON, "process_killed_as_hung", RECOVERED_S)
     on_node(stage, f"kill -CONT $(cat {pid_file(source)})")
     watch.wait_for_rounds(20, RECOVERED_S)
     for op in ("read", "held", "list", "create"):
@@ -154,7 +146,7 @@ def test_a_store_that_hangs_dies_and_returns(fragile: tuple[Stage, Path]) -> Non
         lambda s: s.containers["sidemount-keeper"].restart_count == 1, RECOVERED_S, "a new keeper"
     )
     wait_for_probe(running, "ready", container="sidemount-safe")
-    _wait_for_log(running, "keeper_took_descriptor_back")
+    wait_for_log(running, DAEMON, "keeper_took_descriptor_back", RECOVERED_S)
     there.wait_for_rounds(20, RECOVERED_S)
     assert sum(m.mount_point.endswith("/sidemount/books") for m in running.mounts()) == 1
     on_node(stage, f"umount -l {source}")

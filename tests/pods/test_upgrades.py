@@ -7,7 +7,7 @@ import time
 import pytest
 
 from e2e.podlet.client import RunningPod
-from tests.pods.application import PROGRAMS, WATCH, Watcher, sh, wait_for_probe, watcher
+from tests.pods.application import PROGRAMS, WATCH, Watcher, sh, wait_for_log, wait_for_probe, watcher
 from tests.pods.conftest import MakeStage
 from tests.pods.manifests import mount, pod, program, shell
 from tests.pods.source_tree import INBOX, POEM, SHELF_TEXT, SourceTree
@@ -132,7 +132,7 @@ def test_a_pod_that_is_deleted_while_its_keeper_is_replaced_ends_like_any_other(
 ) -> None:
     running, _ = busy
     running.change_image(KEEPER, NEXT)
-    running.wait_for(lambda s: '"told_to_end"' in running.logs(KEEPER), UPGRADED_S, "told to end")
+    wait_for_log(running, KEEPER, '"told_to_end"', UPGRADED_S)
     running.delete(grace_s, deadline_s=ENDED_S)
 
 
@@ -142,7 +142,7 @@ def test_a_daemon_that_hangs_between_two_signals_to_its_keeper_keeps_no_pod(
     """It lived at the first and would be believed to; each signal is a question of its own."""
     running, _ = busy
     running.kill(KEEPER, signal.SIGTERM)
-    running.wait_for(lambda s: '"told_to_end"' in running.logs(KEEPER), UPGRADED_S, "told to end")
+    wait_for_log(running, KEEPER, '"told_to_end"', UPGRADED_S)
     time.sleep(0.5)
     running.kill(DAEMON, signal.SIGSTOP)
     running.delete(0, deadline_s=30)
