@@ -366,10 +366,11 @@ def _wait_other(file: Path, before: str) -> None:
 
 def _zombies(ancestor: int) -> list[int]:
     """Return the ended processes that nobody has waited for, of a process's children and theirs."""
-    found = []
-    for child in Path(f"/proc/{ancestor}/task/{ancestor}/children").read_text().split():
-        state = Path(f"/proc/{child}/stat").read_text().rsplit(")", 1)[1].split()[0]
-        found += [int(child)] if state == "Z" else _zombies(int(child))
+    found: list[int] = []
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # waited for since it was listed
+        for child in Path(f"/proc/{ancestor}/task/{ancestor}/children").read_text().split():
+            state = Path(f"/proc/{child}/stat").read_text().rsplit(")", 1)[1].split()[0]
+            found += [int(child)] if state == "Z" else _zombies(int(child))
     return found
 
 

@@ -195,7 +195,7 @@ class Pod:
 def _with_children(pid: int) -> list[int]:
     try:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return []
     return [pid, *(found for child in children for found in _with_children(int(child)))]
 
@@ -209,7 +209,7 @@ def is_alive(pid: int) -> bool:
     """Tell whether a process has not ended; one that nobody has reaped yet has."""
     try:
         return process_state(pid) not in "ZX"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the latter where it ends between open and read
         return False
 
 

@@ -14,6 +14,7 @@ from sidemount.host.disposable import Child, Reporter, start_child
 from sidemount.host.jobs import Job, Jobs, Message, Outcome, Room, Work
 from sidemount.host.loop import Loop
 from sidemount.model.errors import HostFailure
+from tests.host.keeper_pod import is_alive
 from tests.host.mount_node import eventually
 
 
@@ -126,7 +127,7 @@ def test_children_of_a_killed_keeper_end_with_it() -> None:
     time.sleep(0.1)
     os.kill(keeper, signal.SIGKILL)
     os.waitpid(keeper, 0)
-    eventually(lambda: not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text())
+    eventually(lambda: not is_alive(pid))
 
 
 def run_until(loop: Loop, *, timeout_s: float = 10) -> Callable[[], None]:

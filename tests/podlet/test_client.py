@@ -90,7 +90,7 @@ def test_a_node_that_dies_takes_everything_along(node: Podlet) -> None:
         os.kill(int(child), signal.SIGKILL)
     with pytest.raises(NodeFailure):
         running.wait_for(lambda _: False, 10, "never")
-    assert not Path(f"/proc/{pid}").exists()
+    eventually(lambda: not Path(f"/proc/{pid}").exists())
 
 
 def test_a_client_that_dies_takes_its_node_along(busybox: Path, tmp_path: Path) -> None:
