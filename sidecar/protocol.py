@@ -28,6 +28,7 @@ from sidecar.protocol_filesystem import (
     OperationAbsent,
     VirtualFilesystem,
 )
+from sidecar.protocol_open import quiet_file_info
 from sidecar.protocol_umask import without_umask
 from sidecar.takeover.drain import Drained
 from sidecar.takeover.errand import Errands
@@ -421,7 +422,9 @@ def may_access(attributes: Attributes, mask: int, uid: int, groups: set[int]) ->
 
 
 def _file_info(opened: Opened) -> pyfuse3.FileInfo:
-    return pyfuse3.FileInfo(fh=opened.handle, keep_cache=opened.keep_cache, direct_io=opened.direct)
+    if opened.flushes:
+        return pyfuse3.FileInfo(fh=opened.handle, keep_cache=opened.keep_cache, direct_io=opened.direct)
+    return quiet_file_info(opened)
 
 
 def _distrust_attributes(inode: int) -> None:

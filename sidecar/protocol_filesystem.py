@@ -49,11 +49,13 @@ class Entry(NamedTuple):
 class Opened(NamedTuple):
     """An open file.
 
+    `flushes`: a close of it may have something to wait for, or to report. If not, the kernel need not tell of closes.
     `keep_cache`: the kernel's cached pages are still the file's. `direct`: no page cache at all.
     `stale`: what the kernel remembers of the attributes is not to be trusted any more.
     """
 
     handle: int
+    flushes: bool = True
     keep_cache: bool = False
     direct: bool = False
     stale: bool = False

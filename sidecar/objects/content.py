@@ -62,7 +62,8 @@ class Content:
         is_unchanged = node.opened_etag == etag != "" or (info is None and not flags & os.O_TRUNC)
         is_stale = node.told_etag != etag
         node.opened_etag = etag
-        return Opened(handle, keep_cache=is_unchanged, stale=is_stale)
+        is_writable = flags & os.O_ACCMODE != os.O_RDONLY
+        return Opened(handle, flushes=is_writable, keep_cache=is_unchanged, stale=is_stale)
 
     def _version(self, node: Node, flags: int) -> ObjectInfo | None:
         """Return the version that an open sees, None if that is a draft."""

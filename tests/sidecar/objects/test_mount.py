@@ -5,9 +5,11 @@ import json
 import mmap
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -227,3 +229,21 @@ def test_daemon_needs_no_privilege(tmp_path: Path) -> None:
         (volume.path / "f").write_bytes(b"x")
         assert os.listdir(volume.path) == ["f"]
         assert (volume.path / "f").read_bytes() == (volume.source / "f").read_bytes() == b"x"
+
+
+def test_a_close_of_what_was_only_read_waits_for_nobody(tmp_path: Path) -> None:
+    """The daemon stands still, so whoever had to ask it would wait."""
+    with mounted(tmp_path, "five") as volume:
+        (volume.path / "f").write_bytes(b"x")
+        opened = os.open(volume.path / "f", os.O_RDONLY)
+        assert os.read(opened, 1) == b"x"
+        volume.process.send_signal(signal.SIGSTOP)
+        closing = threading.Thread(target=os.close, args=(opened,), daemon=True)
+        try:
+            closing.start()
+            closing.join(20)
+            was_closed = not closing.is_alive()
+        finally:
+            volume.process.send_signal(signal.SIGCONT)
+        assert was_closed
+        assert (volume.path / "f").read_bytes() == b"x"
