@@ -36,15 +36,18 @@ def _client(server: RunningServer) -> RawClient:
 
 
 def _is_ready(server: RunningServer) -> bool:
-    with _client(server) as client:
-        response = client.ask(get("/readyz"), "GET")
-        return response is not None and response.status == 200
+    try:
+        with _client(server) as client:
+            response = client.ask(get("/readyz"), "GET")
+            return response is not None and response.status == 200
+    except OSError:  # it does not even listen any more
+        return False
 
 
 def _begin(server: RunningServer, number: int = signal.SIGTERM) -> float:
     """Send the signal, wait until it is noticed, and return when it was sent."""
-    server.signal(number)
     began = time.monotonic()
+    server.signal(number)
     eventually(lambda: not _is_ready(server), "it is not ready any more", 5.0)
     return began
 

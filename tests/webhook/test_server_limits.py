@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,10 @@ from webhook.outcome import Answer
 
 SMALL = Limits(
     connections=6,
-    handshake_s=0.4,
-    header_s=0.4,
-    idle_s=0.4,
-    request_s=3.0,
+    handshake_s=20.0,
+    header_s=20.0,
+    idle_s=20.0,
+    request_s=20.0,
     body_bytes=4_000_000,
     buffered_bytes=1_500_000,
     thread_body_bytes=200_000,
@@ -35,9 +36,20 @@ SMALL = Limits(
 )
 
 
+HASTY = replace(SMALL, header_s=0.4, request_s=3.0)
+
+
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ThreadedServer]:
+    """A server with small limits, but of time: no machine is too slow for what a test does in it."""
     with threaded_server(tmp_path, SMALL) as started:
+        yield started
+
+
+@pytest.fixture
+def hasty(tmp_path: Path) -> Iterator[ThreadedServer]:
+    """A server that waits for no request for long."""
+    with threaded_server(tmp_path, HASTY) as started:
         yield started
 
 
@@ -54,18 +66,18 @@ def _is_alive(server: ThreadedServer) -> bool:
 @pytest.mark.parametrize(
     "start", [b"P", b"POST /mutate HTTP/1.1\r\nHost: a\r\n", b"\r\n"], ids=["byte", "headers", "blank"]
 )
-def test_headers_that_do_not_come_end_the_connection(server: ThreadedServer, start: bytes) -> None:
-    with _client(server) as client:
+def test_headers_that_do_not_come_end_the_connection(hasty: ThreadedServer, start: bytes) -> None:
+    with _client(hasty) as client:
         client.send(start)
         response = client.read()
         assert response is not None
         assert response.status == 408
         assert client.is_closed_by_peer()
-    assert _is_alive(server)
+    assert _is_alive(hasty)
 
 
-def test_headers_that_trickle_end_the_connection(server: ThreadedServer) -> None:
-    with _client(server) as client:
+def test_headers_that_trickle_end_the_connection(hasty: ThreadedServer) -> None:
+    with _client(hasty) as client:
         client.send(b"POST /mutate HTTP/1.1\r\nX: ")
         closed = threading.Event()
 
@@ -86,10 +98,10 @@ def test_headers_that_trickle_end_the_connection(server: ThreadedServer) -> None
 
 @pytest.mark.parametrize("more", [(), ("X-Other: way",)], ids=["plain", "general"])
 def test_a_body_that_does_not_come_is_answered_before_the_caller_gives_up(
-    server: ThreadedServer, more: tuple[str, ...]
+    hasty: ThreadedServer, more: tuple[str, ...]
 ) -> None:
     """The API server says how long it waits: ?timeout=."""
-    with _client(server) as client:
+    with _client(hasty) as client:
         began = time.monotonic()
         client.send(post(make_review(make_pod()), "/mutate?timeout=1s", *more)[:-10])
         response = client.read()
@@ -98,11 +110,15 @@ def test_a_body_that_does_not_come_is_answered_before_the_caller_gives_up(
         assert response.status == 408
         assert response.headers["connection"] == "close"
         assert 0.7 <= elapsed < 2.6  # 2.7 without the parameter
-    assert _is_alive(server)
+    assert _is_alive(hasty)
 
 
-def test_an_idle_connection_is_closed_in_the_end_and_a_used_one_is_not(server: ThreadedServer) -> None:
-    with _client(server) as idle, _client(server) as used:
+def test_an_idle_connection_is_closed_in_the_end_and_a_used_one_is_not(tmp_path: Path) -> None:
+    with (
+        threaded_server(tmp_path, replace(SMALL, idle_s=2.0)) as server,
+        _client(server) as idle,
+        _client(server) as used,
+    ):
         closed = threading.Event()
         watcher = threading.Thread(target=lambda: (idle.is_closed_by_peer(), closed.set()))  # type: ignore[func-returns-value]
         watcher.start()
@@ -114,13 +130,14 @@ def test_an_idle_connection_is_closed_in_the_end_and_a_used_one_is_not(server: T
         assert used.ask(get("/healthz"), "GET") is not None
 
 
-def test_a_handshake_that_does_not_go_on_is_given_up(server: ThreadedServer) -> None:
-    with socket.create_connection(("127.0.0.1", server.port), 5) as plain:
-        assert plain.recv(1) == b""
-    with _client(server) as client:
-        response = client.ask(get("/metrics"), "GET")
-        assert response is not None
-        assert 'sidemount_webhook_tls_failures_total{reason="timeout"} 1.0' in response.text
+def test_a_handshake_that_does_not_go_on_is_given_up(tmp_path: Path) -> None:
+    with threaded_server(tmp_path, replace(SMALL, handshake_s=1.5)) as server:
+        with socket.create_connection(("127.0.0.1", server.port), 10) as plain:
+            assert plain.recv(1) == b""
+        with _client(server) as client:
+            response = client.ask(get("/metrics"), "GET")
+            assert response is not None
+            assert 'sidemount_webhook_tls_failures_total{reason="timeout"} 1.0' in response.text
 
 
 def test_one_connection_too_many_costs_the_longest_idle_one(server: ThreadedServer) -> None:
@@ -139,7 +156,7 @@ def test_one_connection_too_many_costs_the_longest_idle_one(server: ThreadedServ
 
 
 def test_where_all_are_busy_one_more_is_turned_away_and_the_server_recovers(tmp_path: Path) -> None:
-    limits = Limits(connections=4, header_s=1.5)
+    limits = Limits(connections=4, header_s=20.0)
     with threaded_server(tmp_path, limits) as server:
         clients = [_client(server) for _ in range(4)]
         for client in clients:
