@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 import pyfuse3
 
+from sidecar.poll_lookout import Lookout
 from sidecar.takeover.errand import Errands
 from sidemount.host.readiness import wait_readable
 from sidemount.model.errors import HostFailure
@@ -115,6 +116,7 @@ class PollRuntime:
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._poller = select.poll()
         self._poller.register(self._wake, select.POLLIN)
+        self._look_out = Lookout(self._poller.poll).wait
         self._polled: int | None = None
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._threads_most = threads
@@ -222,7 +224,7 @@ class PollRuntime:
         ):
             return self._wait_in_turn(fd)
         self._sleeps = True  # as `_poll` does; each request comes along here
-        found = self._poller.poll(0 if self._finished else None)
+        found = self._poller.poll(0 if self._finished else None) if self._in_threads else self._look_out(None)
         self._sleeps = False
         if self._finished or len(found) > 1 or found[0][0] != fd:
             self._collect(is_woken=any(descriptor != fd for descriptor, _ in found))
@@ -309,7 +311,10 @@ class PollRuntime:
     def _poll(self, timeout_ms: int | None) -> list[tuple[int, int]]:
         """Poll; not for any time if a thread has come to its end, of which there is nothing to be read then."""
         self._sleeps = True  # before looking: whoever has finished work later than that wakes us
-        found = self._poller.poll(0 if self._finished else timeout_ms)
+        if self._in_threads or timeout_ms == 0:  # threads have more use for the processor than looking has
+            found = self._poller.poll(0 if self._finished else timeout_ms)
+        else:
+            found = self._look_out(timeout_ms)
         self._sleeps = False
         return found
 

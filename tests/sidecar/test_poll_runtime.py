@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from sidecar.poll_lookout import Found, Lookout
 from sidecar.poll_runtime import PollRuntime
 from sidemount.model.errors import HostFailure
 
@@ -154,6 +155,41 @@ def test_an_idle_runtime_wakes_for_a_thread(pipe: tuple[int, int]) -> None:
     threading.Timer(0.05, workers.gate.set).start()
     run(workers)
     assert workers.served == [b"s", b"q"]
+
+
+def test_no_processor_is_spent_on_looking_for_requests_while_a_thread_works(
+    pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_while_it_worked: list[bool] = []
+
+    class Watched(Lookout):
+        def wait(self, timeout_ms: int | None) -> Found:
+            looked_while_it_worked.append(bool(workers.served) and not workers.gate.is_set())
+            return super().wait(timeout_ms)
+
+    monkeypatch.setattr("sidecar.poll_runtime.Lookout", Watched)
+    workers = Workers(PollRuntime(), pipe[0])
+
+    def ask() -> None:
+        asked = 1
+        os.write(pipe[1], b"s")
+        while asked < 20:
+            os.write(pipe[1], b"a")
+            while len(workers.served) < asked:
+                time.sleep(0.001)
+            asked += 1
+        workers.gate.set()
+        while len(workers.served) < asked + 5:
+            os.write(pipe[1], b"a")
+            time.sleep(0.001)
+        os.write(pipe[1], b"q")
+
+    other = threading.Thread(target=ask)
+    other.start()
+    run(workers)
+    other.join()
+    assert looked_while_it_worked
+    assert not any(looked_while_it_worked)
 
 
 def test_threads_are_as_many_as_allowed_and_end_with_the_run() -> None:
