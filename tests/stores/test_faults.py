@@ -278,8 +278,8 @@ _LASTING = [
 def test_what_lasts_is_told_when_the_time_is_over(
     s3: Place, fault: Fault, kind: FaultKind, number: int
 ) -> None:
+    s3.open().put("a", [_CONTENT])  # with more patience
     store = s3.open(retry_timeout_s=1, request_timeout_s=1)
-    store.put("a", [_CONTENT])
     began = time.monotonic()
     with s3.proxy.doing(fault, "GET") as rule, pytest.raises(StoreFault) as raised:
         _read(store)

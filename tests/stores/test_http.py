@@ -178,12 +178,12 @@ def test_a_large_body_may_take_longer_than_the_timeout_while_it_moves(
     def slow(asked: Asked, sock: socket.socket) -> bool:
         sock.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 393216\r\n\r\n")
         for _ in range(6):
-            time.sleep(0.15)
+            time.sleep(0.35)
             sock.sendall(bytes(64 << 10))
         return True
 
     server.then(slow)
-    assert len(pool.exchange(get(server), 0.5).body) == 393216
+    assert len(pool.exchange(get(server), 1.5).body) == 393216
 
 
 def test_connections_are_used_again_and_never_more_than_allowed(server: HttpScript, pool: HttpPool) -> None:

@@ -129,14 +129,14 @@ def test_an_answer_that_cannot_be_read_is_tried_again(place: Place) -> None:
 
 def test_the_time_for_retries_ends_a_call_with_the_last_fault() -> None:
     with http_script() as server:
-        place = Place(server, retry_timeout_s=0.3)
+        place = Place(server, retry_timeout_s=1.5)
         server.then(*[say(500)] * 50)
         began_s = time.monotonic()
         refused = place.refused()
-        assert time.monotonic() - began_s < 3
+        assert time.monotonic() - began_s < 5
         assert refused.kind is FaultKind.SERVER
         assert refused.errno == errno.EIO
-        assert 2 <= len(server.asked) < 10
+        assert 2 <= len(server.asked) < 30
         assert f"({len(server.asked)} attempts)" in str(refused)
         assert refused.lost
         place.calls.close()
@@ -198,7 +198,7 @@ def test_no_turn_within_the_time_for_retries_is_told_at_once(place: Place) -> No
     place.throttle.slow_down("a", 1000)
     began_s = time.monotonic()
     assert place.refused().kind is FaultKind.THROTTLED
-    assert time.monotonic() - began_s < 1
+    assert time.monotonic() - began_s < 4  # and not the 5 s for retries
     assert place.server.asked == []
 
 
