@@ -211,18 +211,39 @@ class Draft:
         with self.body.lock:
             self.body.record(t="dropped")
 
-    def dismantle(self) -> None:
-        """Remove every trace; an upload that was begun is given up. Only after `drop`."""
+    def vanish(self) -> bool:
+        """Be over, and leave no trace; False if that is not done in a moment: then `drop` it, and have it dismantled.
+
+        Of small files many end at once, and each hand-over to another thread would hold up all of them.
+        """
         body = self.body
         with body.lock:
+            is_busy = body.is_taken or self._parts.are_running
+            if is_busy or body.state.upload is not None or body.state.size > self._shop.part_bytes:
+                return False
+            with contextlib.suppress(OSError):
+                self._remove()
+                return True
+            return False
+
+    def dismantle(self) -> None:
+        """Remove every trace; an upload that was begun is given up. Only after `drop`."""
+        with self.body.lock:
             self._parts.wait()
-            body.is_closed = True
+            self.body.is_closed = True
             self._parts.give_up()
-            body.discharge()
-            os.unlink(body.log.path)
+            self._remove()
+
+    def _remove(self) -> None:
+        """Have no files any more. A successor that finds no log knows nothing of a draft, and removes the spool."""
+        body = self.body
+        os.unlink(body.log.path)
+        body.is_closed = True
+        body.discharge()
+        with contextlib.suppress(OSError):
             os.unlink(body.spool.path)
-            body.log.close()
-            body.spool.close()
+        body.log.close()
+        body.spool.close()
 
     def catch_up(self) -> None:
         """Go on with what a predecessor had begun."""

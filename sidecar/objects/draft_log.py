@@ -25,10 +25,12 @@ class DraftLog:
 
     _file = -1
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, is_new: bool = False) -> None:
+        """`is_new`: nobody has made it yet."""
         self.path = path
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        self.size = os.fstat(self._file).st_size
+        only = os.O_EXCL if is_new else 0
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | only, 0o600)
+        self.size = 0 if is_new else os.fstat(self._file).st_size
         self._reserved = 0
         self._reserve()
 

@@ -10,6 +10,7 @@ from sidecar.takeover.mapping import give_back
 from sidemount.stores.store import Buffer
 
 _TMPFS = 0x01021994  # <linux/magic.h>
+_MAPPED_BYTES = 256 << 10  # less is copied sooner than mapped
 
 
 class Spool:
@@ -18,7 +19,7 @@ class Spool:
     def __init__(self, path: str) -> None:
         self.path = path
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._is_in_memory = filesystem_type(self._file) == _TMPFS
+        self._is_in_memory: bool | None = None
 
     @property
     def size(self) -> int:
@@ -50,11 +51,15 @@ class Spool:
             at += count
 
     def mapped(self, start: int, end: int) -> memoryview | None:
-        """Return a range without a copy; None unless it is in memory: a disk that cannot be read would kill who looks at it.
+        """Return a large range without a copy; None unless it is in memory: a disk that cannot be read would kill who looks at it.
 
         Nobody may cut the file off for as long as the view lives.
         """
-        if not self._is_in_memory or start >= end:
+        if end - start < _MAPPED_BYTES:
+            return None
+        if self._is_in_memory is None:
+            self._is_in_memory = filesystem_type(self._file) == _TMPFS
+        if not self._is_in_memory:
             return None
         aligned = start - start % mmap.ALLOCATIONGRANULARITY
         found = mmap.mmap(self._file, end - aligned, mmap.MAP_SHARED, mmap.PROT_READ, offset=aligned)

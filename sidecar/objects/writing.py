@@ -192,8 +192,9 @@ class Drafts:
         path = os.path.join(self._directory, state.nonce)
         spool = Spool(path + _SPOOL)
         try:
-            spool.set_size(state.size)
-            log = DraftLog(path + _LOG)
+            if state.size:
+                spool.set_size(state.size)
+            log = DraftLog(path + _LOG, is_new=True)
             try:
                 log.append(state.snapshot())
             except OSError:
@@ -272,6 +273,8 @@ class Drafts:
         _log.error("lose_written_file", extra={"key": key, "size_bytes": size, "reason": reason})
 
     def _drop(self, draft: Draft) -> None:
+        if draft.vanish():
+            return
         with contextlib.suppress(OSError):
             draft.drop()
         with self._lock:

@@ -17,6 +17,8 @@ from sidemount.stores.store import Buffer, FaultKind
 
 EMPTY_SHA256 = hashlib.sha256().hexdigest()
 UNSIGNED_PAYLOAD = "UNSIGNED-PAYLOAD"
+_INNER = bytes(byte ^ 0x36 for byte in range(256))
+_OUTER = bytes(byte ^ 0x5C for byte in range(256))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +58,31 @@ def sha256_of(content: Sequence[Buffer]) -> str:
     return found.hexdigest()
 
 
+class _Hmac:
+    """HMAC-SHA256 with one key. The library's own lets other threads run in each of its calls, which costs more than the sum.
+
+    Source: https://www.rfc-editor.org/rfc/rfc2104
+    """
+
+    def __init__(self, key: bytes) -> None:
+        """`key` has no more bytes than a block of the hash."""
+        whole = key.ljust(64, b"\0")
+        self._inner = hashlib.sha256(whole.translate(_INNER))
+        self._outer = hashlib.sha256(whole.translate(_OUTER))
+
+    def hexdigest(self, text: bytes) -> str:
+        """Return the sum of a text."""
+        inner, outer = self._inner.copy(), self._outer.copy()
+        inner.update(text)
+        outer.update(inner.digest())
+        return outer.hexdigest()
+
+
 class _Key(NamedTuple):
     credentials: Credentials
     day: str
     region: str
-    secret: bytes
+    signs: _Hmac
 
 
 class Signer:
@@ -100,23 +122,22 @@ class Signer:
         scope = f"{day}/{region}/{self._service}/aws4_request"
         digest = hashlib.sha256(canonical.encode("utf-8")).hexdigest()
         text = f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{digest}"
-        key = self._key_of(credentials, day, region)
-        signature = hmac.digest(key, text.encode("ascii"), "sha256").hex()
+        signature = self._key_of(credentials, day, region).hexdigest(text.encode("ascii"))
         added["Authorization"] = (
             f"AWS4-HMAC-SHA256 Credential={credentials.access_key_id}/{scope},"
             f"SignedHeaders={names},Signature={signature}"
         )
         return added
 
-    def _key_of(self, credentials: Credentials, day: str, region: str) -> bytes:
+    def _key_of(self, credentials: Credentials, day: str, region: str) -> _Hmac:
         known = self._key
         if known is not None and known[:3] == (credentials, day, region):
-            return known.secret
+            return known.signs
         secret = ("AWS4" + credentials.secret_access_key).encode("utf-8")
         for part in (day, region, self._service, "aws4_request"):
             secret = hmac.digest(secret, part.encode("utf-8"), "sha256")
-        self._key = _Key(credentials, day, region, secret)
-        return secret
+        self._key = _Key(credentials, day, region, _Hmac(secret))
+        return self._key.signs
 
     def _stamp_of(self, moment_s: int) -> str:
         known = self._stamp

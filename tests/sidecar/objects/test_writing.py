@@ -40,6 +40,37 @@ def test_what_is_written_in_order_is_the_object(tmp_path: Path, size: int, step:
     drafts.close()
 
 
+def test_small_file_leaves_no_trace_and_needs_no_other_thread_for_it(tmp_path: Path) -> None:
+    """Or files that are closed together would wait for each other."""
+    drafts = make_drafts(MuchStore(), tmp_path)
+    before = threading.active_count()
+    for node_id, content in ((7, pattern(PART)), (8, b"")):
+        draft = drafts.create(node_id, f"key-{node_id}", exclusive=False)
+        draft.write(0, content)
+        draft.commit()
+        drafts.forget(node_id)
+    discarded = drafts.create(9, "gone", exclusive=False)
+    discarded.write(0, pattern(100))
+    discarded.discard()
+    drafts.forget(9)
+    assert os.listdir(tmp_path) == ["uploads"]
+    assert threading.active_count() == before
+    drafts.close()
+
+
+def test_spool_whose_log_is_gone_is_nobodys(tmp_path: Path) -> None:
+    """The daemon died between the two."""
+    store = MuchStore()
+    make_drafts(store, tmp_path).create(7, "a", exclusive=False).write(0, pattern(100))
+    [log] = tmp_path.glob("*.log")
+    log.unlink()
+    successor = make_drafts(store, tmp_path)
+    assert successor.resume() == []
+    assert os.listdir(tmp_path) == ["uploads"]
+    assert store.stored() == []
+    successor.close()
+
+
 def test_small_object_is_one_request(tmp_path: Path) -> None:
     store = MuchStore()
     draft = make_drafts(store, tmp_path).create(7, "a", exclusive=False)
