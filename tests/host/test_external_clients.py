@@ -207,17 +207,21 @@ def test_a_keeper_restart_is_not_noticed_by_a_client_either(given_pod: Pod) -> N
     assert pod.daemons["train"].wait(10) == 0
 
 
-def test_what_a_client_leaves_behind_is_reaped(make_pod: MakePod) -> None:
+def test_what_a_client_leaves_behind_is_reaped(make_pod: MakePod, node: MountNode) -> None:
     """Its shim is the first process of the container: nobody else would."""
-    script = "for i in 1 2 3 4 5; do (sleep 0.$i &); done; sleep 2; exit 0; : ${mountpoint}"
+    begun, over = node.work / "begun", node.work / "over"
+    script = (
+        f"for i in 1 2 3 4 5; do (sleep 0.$i &); done; touch {begun}; "
+        f"sleep 2; until test -e {over}; do sleep 0.05; done; exit 0; : ${{mountpoint}}"
+    )
     spec = client_spec("sh", "-c", script, descriptor=True)
     pod = make_pod(KeeperMount(spec=spec, views=(view("train"),)))
     pod.start_keeper()
     daemon = pod.start_daemon()
-    eventually(lambda: "client_started" in pod.names(pod.daemon_log("train")))
-    time.sleep(1)
-    children = Path(f"/proc/{daemon.pid}/task/{daemon.pid}/children").read_text().split()
-    assert len(children) == 1
+    eventually(begun.exists, what="the client has left them")
+    children = Path(f"/proc/{daemon.pid}/task/{daemon.pid}/children")
+    eventually(lambda: len(children.read_text().split()) == 1, what="none but the client is left")
+    over.touch()
     assert daemon.wait(10) == 0
     assert pod.end() == 0
 
