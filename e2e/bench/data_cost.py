@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _USER, _SYSTEM = 11, 12  # fields of proc_pid_stat(5), counted after the command
+_RETURNED = re.compile(r"^\d+ +(?:<\.\.\. )?(\w+)(?:\(| resumed>).*\) += (\S+)", re.MULTILINE)
 _ATTACH_S = 10.0
 _POLL_S = 0.005
 
@@ -46,24 +48,26 @@ def count_calls(pid: int, work: Callable[[], None], scratch: Path) -> int:
     """Return how many system calls a process makes while something is done. Raises UntraceableError."""
     if shutil.which("strace") is None:
         raise UntraceableError("strace is not installed")
-    table = scratch / "strace"
-    with _tracing(pid, table):
+    log = scratch / "strace"
+    with _tracing(pid, log):
         work()
-    return parse_calls(table.read_text())
+    return parse_calls(log.read_text(errors="replace"))
 
 
-def parse_calls(table: str) -> int:
-    """Return the number of calls in a table of `strace -c`. Raises UntraceableError."""
-    for line in reversed(table.splitlines()):
-        words = line.split()
-        if words and words[-1] == "total":
-            return int(words[3])
-    raise UntraceableError("strace has counted nothing")
+def parse_calls(log: str) -> int:
+    """Return the number of calls in what `strace -f` writes, each when it returns. Raises UntraceableError.
+
+    A poll that found nothing is waiting and no part of an operation: under strace there are as many as it is slow.
+    """
+    returned = _RETURNED.findall(log)
+    if not returned:
+        raise UntraceableError("strace has counted nothing")
+    return sum(call != "poll" or result != "0" for call, result in returned)
 
 
 @contextlib.contextmanager
-def _tracing(pid: int, table: Path) -> Iterator[None]:
-    argv = ["strace", "-f", "-c", "-o", str(table), "-p", str(pid)]
+def _tracing(pid: int, log: Path) -> Iterator[None]:
+    argv = ["strace", "-f", "-s", "0", "-o", str(log), "-p", str(pid)]
     tracer = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
     try:
         until = time.monotonic() + _ATTACH_S
