@@ -148,8 +148,8 @@ def test_a_directory_swapped_for_a_link_is_never_shown_through_the_link(node: Mo
         swapper.start()
         shown, refused, faults = 0, 0, set()
         root = os.open(volume, os.O_PATH | os.O_DIRECTORY)
-        until = time.monotonic() + 3
-        while time.monotonic() < until:
+        began = time.monotonic()
+        while (waited_s := time.monotonic() - began) < 3 or (min(shown, refused) <= 50 and waited_s < 30):
             try:
                 clone = clone_view(root, View(name="v.0", sub_path="sub", read_only=True), "v")
             except HostFailure as error:
@@ -165,7 +165,7 @@ def test_a_directory_swapped_for_a_link_is_never_shown_through_the_link(node: Mo
         swapper.join()
         return shown, refused, faults
 
-    shown, refused, faults = node.call(race, timeout_s=20)
+    shown, refused, faults = node.call(race, timeout_s=50)
     assert shown > 50
     assert refused > 50
     assert faults <= {errno.ELOOP, errno.ENOENT, errno.EAGAIN}

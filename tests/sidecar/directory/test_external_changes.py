@@ -46,7 +46,7 @@ def test_growth_is_seen_by_the_next_open_of_a_mere_reader(pair: tuple[Path, Path
     one, two, _ = pair
     begun = time.monotonic()
     rounds = 0
-    while time.monotonic() - begun < 0.9:
+    while time.monotonic() - begun < 0.9 or rounds <= 5:
         content = "x" * (rounds + 1)
         (one / "f").write_text(content)
         fd = os.open(two / "f", os.O_RDONLY)
@@ -54,7 +54,6 @@ def test_growth_is_seen_by_the_next_open_of_a_mere_reader(pair: tuple[Path, Path
         assert os.fstat(fd).st_size == len(content)
         os.close(fd)
         rounds += 1
-    assert rounds > 5
 
 
 def test_replaced_file_is_seen_by_the_next_open_elsewhere(pair: tuple[Path, Path, Path]) -> None:
