@@ -223,7 +223,7 @@ def test_nothing_wanted_starts_nothing() -> None:
     before = threading.active_count()
     reading = make("", ScriptedStore(), "")
     reading.begin()
-    assert threading.active_count() == before
+    assert threading.active_count() <= before
     assert reading.statistics().prefetch.state is PrefetchState.NONE
     reading.close()
 

@@ -54,7 +54,7 @@ def test_small_file_leaves_no_trace_and_needs_no_other_thread_for_it(tmp_path: P
     discarded.discard()
     drafts.forget(9)
     assert os.listdir(tmp_path) == ["uploads"]
-    assert threading.active_count() == before
+    assert threading.active_count() <= before
     drafts.close()
 
 
