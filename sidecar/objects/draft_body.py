@@ -7,13 +7,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple, overload
+from typing import NamedTuple
 
 from sidecar.objects.draft_log import DraftLog, Record
 from sidecar.objects.draft_state import DraftState
 from sidecar.objects.draft_workshop import Workshop
 from sidecar.objects.spool import Spool
 from sidecar.objects.upload_layout import Layout
+from sidemount.stores.bodies import LazyBody
 from sidemount.stores.store import Buffer, ObjectInfo
 
 _LOG_BYTES = 256 << 10  # a log is not rewritten before it is as long
@@ -134,7 +135,7 @@ class DraftBody:
                 raise OSError(errno.EIO, f"only {got} of {len(part)} bytes at {begin}")
 
 
-class _Stretch(Sequence[Buffer]):
+class _Stretch(LazyBody):
     """A range that is too large for the memory: read as it is asked for, 8 MiB at a time."""
 
     def __init__(
@@ -146,18 +147,16 @@ class _Stretch(Sequence[Buffer]):
         self._start = start
         self._end = end
 
+    @property
+    def nbytes(self) -> int:
+        """How long it is."""
+        return self._end - self._start
+
     def __len__(self) -> int:
         return -(-(self._end - self._start) // _CHUNK)
 
-    @overload
-    def __getitem__(self, index: int) -> Buffer: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Buffer]: ...
-    def __getitem__(self, index: int | slice) -> Buffer | Sequence[Buffer]:
-        if isinstance(index, slice):
-            return [self[one] for one in range(len(self))[index]]
-        if not 0 <= index < len(self):
-            raise IndexError(index)
+    def piece(self, index: int) -> Buffer:
+        """Read a few of the bytes."""
         start = self._start + index * _CHUNK
         buffer = memoryview(bytearray(min(_CHUNK, self._end - start)))
         self._body.fetch(self._pieces, self._base, start, buffer)

@@ -10,6 +10,7 @@ from sidemount.stores.azure_container import AzureContainer
 from sidemount.stores.azure_credentials import AzureFiles
 from sidemount.stores.azure_uploads import AzureUploads
 from sidemount.stores.azure_values import NONCE_HEADER, listed, md5_of, tag_header, tag_in, written
+from sidemount.stores.bodies import size_of
 from sidemount.stores.deleting import delete_each, is_missing
 from sidemount.stores.faults import fault
 from sidemount.stores.http_message import Answer
@@ -99,7 +100,7 @@ class AzureStore:
         nonce = random.token_hex(16) if conditions else ""
         headers = {**_CONTENT, **conditions, **tag_header(tag), **_nonce_header(nonce)}
         headers |= {"x-ms-blob-type": "BlockBlob", "content-md5": md5_of(content)}
-        size = sum(memoryview(one).nbytes for one in content)
+        size = size_of(content)
 
         def read(answer: Answer) -> ObjectInfo:
             return written(key, size, answer)

@@ -13,6 +13,7 @@ from urllib.parse import quote, unquote
 
 from sidemount.stores.azure_client import AzureClient
 from sidemount.stores.azure_values import NONCE_HEADER, blocks, md5_of, tag_header, written
+from sidemount.stores.bodies import size_of
 from sidemount.stores.faults import fault
 from sidemount.stores.http_message import Answer
 from sidemount.stores.retries import Refused
@@ -39,7 +40,7 @@ class AzureUploads:
 
     def put(self, key: str, upload: str, number: int, content: Sequence[Buffer]) -> Part:
         """Store a part."""
-        size = sum(memoryview(one).nbytes for one in content)
+        size = size_of(content)
         digest = md5_of(content)
         query = [("comp", "block"), ("blockid", _block(upload, number))]
         self._client.call("PUT PART", key, "PUT", _nothing, query, {"content-md5": digest}, content)

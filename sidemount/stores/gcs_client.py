@@ -5,6 +5,7 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from sidemount.stores.bodies import Framed
 from sidemount.stores.gcs_bucket import GcsBucket, object_path
 from sidemount.stores.gcs_errors import NO_BUCKET
 from sidemount.stores.gcs_values import (
@@ -102,7 +103,7 @@ class GcsClient:
             f"--{boundary}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{json.dumps(told)}\r\n"
             f"--{boundary}\r\nContent-Type: application/octet-stream\r\n\r\n"
         )
-        body = [head.encode("ascii"), *content, f"\r\n--{boundary}--\r\n".encode("ascii")]
+        body = Framed(head.encode("ascii"), content, f"\r\n--{boundary}--\r\n".encode("ascii"))
         query = [("uploadType", "multipart"), ("name", key), *conditions]
         headers = {"content-type": f"multipart/related; boundary={boundary}"}
         return self.call("PUT", key, lambda: self.bucket.insertion(query, headers, body), made_in)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from sidemount.stores.bodies import size_of
 from sidemount.stores.store import Buffer, FaultKind
 
 
@@ -46,7 +47,7 @@ class Request:
     @property
     def size(self) -> int:
         """Return the length of the body in bytes."""
-        return sum(memoryview(one).nbytes for one in self.body)
+        return size_of(self.body)
 
 
 class Answer(NamedTuple):

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from sidemount.stores import s3_listing, xml_text
+from sidemount.stores.bodies import size_of
 from sidemount.stores.faults import RETRIED, fault
 from sidemount.stores.http_message import Answer
 from sidemount.stores.retries import Refused
@@ -85,7 +86,7 @@ class S3Store:
         tag: str = "",
     ) -> ObjectInfo:
         """Make an object."""
-        size = sum(memoryview(one).nbytes for one in content)
+        size = size_of(content)
         headers = tag_header(tag)
         nonce = ""
         if if_absent or if_match:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from sidemount.stores import s3_listing, xml_text
+from sidemount.stores.bodies import size_of
 from sidemount.stores.faults import plain
 from sidemount.stores.http_message import Answer, ExchangeFailed
 from sidemount.stores.retries import Refused
@@ -25,7 +26,7 @@ class S3Uploads:
 
     def put(self, key: str, upload: str, number: int, content: Sequence[Buffer]) -> Part:
         """Store a part."""
-        size = sum(memoryview(one).nbytes for one in content)
+        size = size_of(content)
         query = [("partNumber", str(number)), ("uploadId", upload)]
         return self._client.call(
             "PUT PART", key, "PUT", lambda answer: Part(number, size, _etag(answer)), query, body=content

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sidemount.stores.store import FaultKind, ObjectInfo, ObjectStore, Part, StoreFault
+from sidemount.stores.bodies import LazyBody
+from sidemount.stores.store import Buffer, FaultKind, ObjectInfo, ObjectStore, Part, StoreFault
 from tests.stores.kinds import KINDS, Kind, kind_of
 
 pytestmark = pytest.mark.timeout(120, func_only=True)
@@ -435,3 +436,34 @@ def test_what_another_has_completed_is_known_to_be_ours(store: ObjectStore, kind
         assert again.etag == info.etag
     assert store.tag_of("a") == (store.head("a"), "t")
     assert store.head("a").etag == info.etag
+
+
+class _Counted(LazyBody):
+    """Content that is too large for the memory, or would be. Notes which pieces were read."""
+
+    def __init__(self, pieces: list[bytes]) -> None:
+        self._pieces = pieces
+        self.read: list[int] = []
+
+    @property
+    def nbytes(self) -> int:
+        return sum(map(len, self._pieces))
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+    def piece(self, index: int) -> Buffer:
+        self.read.append(index)
+        return self._pieces[index]
+
+
+def test_content_that_is_read_as_it_is_sent_is_read_for_its_checksum_and_for_the_wire(
+    store: ObjectStore,
+) -> None:
+    """Each time more would fetch what is the store's own from there once more."""
+    pieces = [bytes([number]) * (100 << 10) for number in range(3)]
+    content = _Counted(pieces)
+    assert store.put("lazy", content).size == 300 << 10
+    assert _read(store, "lazy") == b"".join(pieces)
+    once = list(range(len(pieces)))
+    assert content.read in (once, once * 2)
