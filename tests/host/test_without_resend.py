@@ -70,6 +70,8 @@ def test_what_a_dead_process_had_read_is_given_up_at_once(pod: Pod, askers: int)
     processes = [
         pod.node.start(["python3", "-c", ASKER, pod.place("train")], log=log) for n, log in enumerate(logs)
     ]
+    # The keeper may ask for something just then, too, so they are counted, and the askers looked at.
+    eventually(lambda: all(is_waiting(process.pid) for process in processes), what="their requests wait")
     eventually(lambda: waiting(pod) >= askers + 2, what="theirs, the reader's and the holder's requests wait")
     os.kill(serving, signal.SIGKILL)
     assert {outcome(log) for log in logs} <= {errno.ECONNABORTED, errno.ENOTCONN}
@@ -85,6 +87,11 @@ def test_what_a_dead_process_had_read_is_given_up_at_once(pod: Pod, askers: int)
     reader.process.kill()
     reader.process.wait(5)
     end_cleanly(pod)
+
+
+def is_waiting(pid: int) -> bool:
+    """Tell whether a process waits for an answer to a request."""
+    return "fuse" in Path(f"/proc/{pid}/stack").read_text()
 
 
 def waiting(pod: Pod) -> int:

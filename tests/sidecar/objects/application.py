@@ -19,6 +19,7 @@ from typing import Any
 _NAMES = tuple("abcdef")
 _PLACES = ("", "one", "two", "one/deep")
 MANY = 2600  # files beside the directory
+LEAST = 20  # operations, however early it is told to end
 
 
 class Model:
@@ -255,7 +256,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: told.append(True))
     model = Model(place, seed)
     end = time.monotonic() + seconds
-    while time.monotonic() < end and not told and len(model.wrong) < 10:
+    while time.monotonic() < end and not (told and model.operations > LEAST) and len(model.wrong) < 10:
         model.step()
         if model.operations % 100 == 0:
             model.check()

@@ -2,7 +2,7 @@
 
     python -m tests.sidecar.objects.reading_application FILE SEED [KIND …]
 
-Works until it is told to end, then prints what it has done and what went wrong as one JSON line.
+Works until it is told to end, and has read a little, then prints what it has done and what went wrong as one JSON line.
 """
 
 import json
@@ -14,13 +14,13 @@ import sys
 from tests.sidecar.objects.scripted_store import content_of
 
 SIZE = (24 << 20) + 12345
-
+LEAST = 20
 
 KINDS = ("on", "on", "random", "small", "again")
 
 
 def main(path: str, seed: int, *kinds: str) -> None:
-    """Read until told to end."""
+    """Read until told to end, and so often at least that it would have noticed something."""
     is_over = False
 
     def end(*_: object) -> None:
@@ -32,7 +32,7 @@ def main(path: str, seed: int, *kinds: str) -> None:
     wrong: list[str] = []
     errors: list[str] = []
     descriptor = os.open(path, os.O_RDONLY)
-    while not is_over and not wrong and not errors:
+    while (not is_over or operations <= LEAST) and not wrong and not errors:
         kind = dice.choice(kinds or KINDS)
         if kind == "again":
             os.close(descriptor)

@@ -36,12 +36,12 @@ def read(path: Path) -> str:
 
 
 def main(directory: str, threads: int) -> None:
-    """Read until told to end."""
+    """Read until told to end, all of it once at least."""
     over = Event()
     signal.signal(signal.SIGTERM, lambda *_: over.set())
     operations, wrong = 0, [""]
     with ThreadPoolExecutor(threads) as pool:
-        while not over.is_set() and not any(wrong):
+        while not (over.is_set() and operations) and not any(wrong):
             wrong = list(pool.map(read, sorted(Path(directory).iterdir())))
             operations += len(wrong)
     faults = [one for one in wrong if one]
