@@ -5,6 +5,7 @@ known (a doubt): an upload of that key, begun at that time, is ours or somebody 
 an hour later if it still has no part: then nothing is lost with it, whosever it is.
 """
 
+import contextlib
 import logging
 import threading
 import time
@@ -28,6 +29,7 @@ class UploadLeftovers:
         self._lock = threading.Lock()
         self._open: dict[str, Record] = {}
         self._tries: dict[str, tuple[int, float]] = {}
+        self._held: set[str] = set()  # ours, and going on: for a successor alone
         for record in read_log(path):
             self._apply(record)
         self._log = DraftLog(path)
@@ -35,7 +37,7 @@ class UploadLeftovers:
         self.on_added: Callable[[], None] = lambda: None
 
     def __len__(self) -> int:
-        return len(self._open)
+        return len(self._snapshot())
 
     def add(self, key: str, upload: str) -> None:
         """Have an upload given up."""
@@ -46,6 +48,22 @@ class UploadLeftovers:
         """Have an upload found and given up of which only is known when its beginning was asked for, in ns."""
         self._note({"t": "doubt", "key": key, "id": f"?{at}", "at": at / 1e9})
         self.on_added()
+
+    def begun(self, key: str, upload: str) -> None:
+        """Have an upload given up by a successor, should this process die with it."""
+        with self._lock:
+            self._held.add(f"{upload} {key}")
+        with contextlib.suppress(OSError):  # no room to note it: that is no reason not to copy
+            self._note({"t": "abort", "key": key, "id": upload, "at": time.time()})
+
+    def ended(self, key: str, upload: str, *, is_over: bool) -> None:
+        """Know what has become of it: not `is_over`, it is given up from now on."""
+        with contextlib.suppress(OSError):
+            self._note({"t": "done" if is_over else "abort", "key": key, "id": upload, "at": time.time()})
+        with self._lock:
+            self._held.discard(f"{upload} {key}")
+        if not is_over:
+            self.on_added()
 
     def run(self) -> float | None:
         """Give up what is due, and return after how many seconds something will be; None if nothing is left."""
@@ -98,7 +116,7 @@ class UploadLeftovers:
 
     def _snapshot(self) -> list[tuple[str, Record]]:
         with self._lock:
-            return list(self._open.items())
+            return [one for one in self._open.items() if one[0] not in self._held]
 
     def _note(self, record: Record) -> None:
         with self._lock:

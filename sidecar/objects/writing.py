@@ -45,6 +45,9 @@ class Drafts:
         self._dropped: list[Draft] = []
         self._errands = DraftErrands(self._run_errands)
         self._leftovers.on_added = self._errands.wake
+        watch_copies = getattr(store, "watch_copies", None)
+        if watch_copies is not None:
+            watch_copies(self._leftovers)
         self._is_closed = False
 
     def create(self, node_id: int, key: str, *, exclusive: bool) -> Draft:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from sidemount.stores.store import Abilities, Buffer, Got, ObjectInfo, ObjectStore, Page, Part
+from sidemount.stores.store import Abilities, Buffer, CopyWatch, Got, ObjectInfo, ObjectStore, Page, Part
 
 
 class PrefixedStore:
@@ -22,6 +22,12 @@ class PrefixedStore:
         """The store's own; none if it does not count."""
         found: dict[str, int] = getattr(self._store, "counts", {})
         return found
+
+    def watch_copies(self, watch: CopyWatch) -> None:
+        """Have somebody hear of uploads that copies begin, if the store begins any."""
+        inner = getattr(self._store, "watch_copies", None)
+        if inner is not None:
+            inner(_Beneath(watch, len(self._prefix)))
 
     def head(self, key: str) -> ObjectInfo:
         """Return what is at a key."""
@@ -121,3 +127,17 @@ class PrefixedStore:
 
     def _relative(self, info: ObjectInfo) -> ObjectInfo:
         return info._replace(key=info.key[len(self._prefix) :])
+
+
+class _Beneath:
+    """Tells somebody of uploads by keys that begin behind a prefix."""
+
+    def __init__(self, watch: CopyWatch, skip: int) -> None:
+        self._watch = watch
+        self._skip = skip
+
+    def begun(self, key: str, upload: str) -> None:
+        self._watch.begun(key[self._skip :], upload)
+
+    def ended(self, key: str, upload: str, *, is_over: bool) -> None:
+        self._watch.ended(key[self._skip :], upload, is_over=is_over)

@@ -9,7 +9,7 @@ from sidemount.stores.retries import Refused
 from sidemount.stores.s3_client import S3Client
 from sidemount.stores.s3_uploads import S3Uploads, copied
 from sidemount.stores.s3_values import instant_ns, quoted, tag_in
-from sidemount.stores.store import FaultKind, ObjectInfo, Part, StoreFault
+from sidemount.stores.store import CopyWatch, FaultKind, ObjectInfo, Part, StoreFault
 
 # A store may take a minute for a copy of gigabytes, and answers only then: parts are done soon, and several at once.
 _WHOLE_BYTES = 1 << 30
@@ -27,6 +27,7 @@ class S3Copying:
     def __init__(self, client: S3Client, uploads: S3Uploads) -> None:
         self._client = client
         self._uploads = uploads
+        self.watch: CopyWatch | None = None
 
     def copy(self, source: ObjectInfo, headers: Mapping[str, str], key: str, if_absent: bool) -> ObjectInfo:
         """Copy that version of an object. `headers`: what a HEAD has told of it."""
@@ -77,17 +78,26 @@ class S3Copying:
             name: value for name, value in headers.items() if name in _KEPT or name.startswith("x-amz-meta-")
         }
         upload = self._uploads.begin(key, kept)
+        if self.watch is not None:
+            self.watch.begun(key, upload)
         size = max(_PART_BYTES, -(-source.size // _MOST_PARTS))
 
         def part(number: int) -> Part:
             offset = (number - 1) * size
             return self._uploads.copy(key, upload, number, source, offset, min(size, source.size - offset))
 
+        is_over = False
         try:
             with ThreadPoolExecutor(_THREADS, "copy") as threads:
                 parts = list(threads.map(part, range(1, -(-source.size // size) + 1)))
-            return self._uploads.complete(key, upload, parts, if_absent, "")
+            made = self._uploads.complete(key, upload, parts, if_absent, "")
+            is_over = True
+            return made
         except BaseException:
             with contextlib.suppress(StoreFault):
                 self._uploads.abort(key, upload)
+                is_over = True
             raise
+        finally:
+            if self.watch is not None:
+                self.watch.ended(key, upload, is_over=is_over)

@@ -17,7 +17,7 @@ from sidemount.stores.s3_client import S3Client
 from sidemount.stores.s3_copying import S3Copying
 from sidemount.stores.s3_uploads import S3Uploads
 from sidemount.stores.s3_values import TAG_HEADER, quoted, tag_header, tag_in, written
-from sidemount.stores.store import Abilities, Buffer, FaultKind, Got, ObjectInfo, Page, Part
+from sidemount.stores.store import Abilities, Buffer, CopyWatch, FaultKind, Got, ObjectInfo, Page, Part
 
 _LOG = logging.getLogger(__name__)
 _MOST_DELETED = 1000
@@ -121,6 +121,10 @@ class S3Store:
         if if_absent:
             self._require_absent(key)
         return self._copying.copy(info, headers, key, if_absent)
+
+    def watch_copies(self, watch: CopyWatch) -> None:
+        """Have somebody hear of uploads that copies begin."""
+        self._copying.watch = watch
 
     def delete(self, key: str) -> None:
         """Remove an object."""

@@ -102,6 +102,18 @@ class Abilities:
     most_parts: int = 10_000
 
 
+class CopyWatch(Protocol):
+    """Hears of uploads that a store begins by itself, to copy a large object: nobody else would know of one whose process has died."""
+
+    def begun(self, key: str, upload: str) -> None:
+        """Know of one. Raises nothing."""
+        ...
+
+    def ended(self, key: str, upload: str, *, is_over: bool) -> None:
+        """Know that it is completed or given up; not `is_over`: it is to be given up still. Raises nothing."""
+        ...
+
+
 class ObjectStore(Protocol):
     """One bucket, or the part of it beneath a prefix that the implementation knows: keys here are relative to that prefix."""
 

@@ -17,6 +17,7 @@ from sidecar.objects.settings import ObjectsSettings
 from sidemount.stores.credentials import KeyFiles
 from sidemount.stores.http_message import Answer
 from sidemount.stores.opening import open_store
+from sidemount.stores.prefixed_store import PrefixedStore
 from sidemount.stores.retries import Refused
 from sidemount.stores.s3_bucket import S3Bucket
 from sidemount.stores.store import FaultKind, Got, ObjectInfo, ObjectStore, Part, StoreFault
@@ -619,6 +620,45 @@ def test_a_copy_of_parts_that_fails_leaves_no_upload(place: Place) -> None:
     assert refused(lambda: place.store.copy("k", "n")).kind is FaultKind.CHANGED
     assert (place.asked[-1].method, query(place.asked[-1])) == ("DELETE", {"uploadId": "u"})
     place.server.script.clear()  # copies that had not begun
+
+
+class _Watch:
+    """Notes what it hears of."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, ...]] = []
+
+    def begun(self, key: str, upload: str) -> None:
+        self.heard.append(("begun", key, upload))
+
+    def ended(self, key: str, upload: str, *, is_over: bool) -> None:
+        self.heard.append(("over" if is_over else "left", key, upload))
+
+
+@pytest.mark.parametrize(
+    ("given_up", "told"),
+    [
+        pytest.param(say(204), "over", id="given-up"),
+        pytest.param(error(400, "InvalidRequest"), "left", id="not-given-up"),
+    ],
+)
+def test_the_upload_of_a_copy_is_told_of_until_it_is_over(place: Place, given_up: Step, told: str) -> None:
+    """Or nobody would know of it when the process dies meanwhile."""
+    head = say(200, size=1 << 31, ETag='"e1"')
+    began = say(200, b"<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>")
+
+    def step(asked: Asked, sock: socket.socket) -> bool:
+        return (given_up if asked.method == "DELETE" else error(412, "PreconditionFailed"))(asked, sock)
+
+    watch = _Watch()
+    store = place.open("s3://bucket/pre/fix")
+    assert isinstance(store, PrefixedStore)
+    store.watch_copies(watch)
+    place.then(head, began, *[step] * 9)
+    assert refused(lambda: store.copy("k", "n")).kind is FaultKind.CHANGED
+    assert watch.heard == [("begun", "n", "u"), (told, "n", "u")]
+    place.server.script.clear()  # copies that had not begun
+    store.close()
 
 
 def test_removing_what_is_not_there_is_no_fault_but_no_bucket_is(place: Place) -> None:

@@ -29,6 +29,27 @@ def test_what_fails_is_tried_again_and_by_a_successor(tmp_path: Path) -> None:
     assert len(UploadLeftovers(store, path)) == 0
 
 
+def test_upload_of_a_copy_is_given_up_when_its_process_has_died_and_not_before(tmp_path: Path) -> None:
+    store, path = MuchStore(), str(tmp_path / "uploads")
+    leftovers = UploadLeftovers(store, path)
+    woken: list[int] = []
+    leftovers.on_added = lambda: woken.append(1)
+    uploads = {key: store.begin_upload(key) for key in ("dies", "fails", "works")}
+    for key, upload in uploads.items():
+        leftovers.begun(key, upload)
+    assert (leftovers.run(), len(leftovers), store.unfinished()) == (None, 0, 3)
+    leftovers.ended("works", uploads["works"], is_over=True)
+    assert not woken
+    leftovers.ended("fails", uploads["fails"], is_over=False)
+    assert woken
+    assert leftovers.run() is None
+    assert sorted(key for key, _, _ in store.uploads("")) == ["dies", "works"]  # completed, in truth
+    leftovers.close()
+    successor = UploadLeftovers(store, path)
+    assert (successor.run(), [key for key, _, _ in store.uploads("")]) == (None, ["works"])
+    successor.close()
+
+
 def test_upload_whose_beginning_was_never_answered_is_given_up_only_if_it_has_no_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
