@@ -18,7 +18,7 @@ from tests.sidecar.takeover.serving import Fault
 
 _REPOSITORY = Path(__file__).parents[3]
 _START_S = 30.0
-_END_S = 60.0
+_END_S = 90.0
 
 
 @dataclass
