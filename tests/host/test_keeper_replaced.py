@@ -14,7 +14,8 @@ from tests.host.test_keeper_recovery import Reader, application, blocks_sigterm,
 pytestmark = [pytest.mark.fuse, pytest.mark.root]
 SUB = view("train", "sub", read_only=True)
 SKEW_S = 0.5  # between the SIGTERMs of a kubelet that means both
-SETTLED = ("--settle-seconds", "1")
+# Whoever lives may take longer to say so on a busy machine than kubelet leaves us at a pod's end.
+SETTLED = ("--settle-seconds", "1", "--answer-seconds", "8")
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def two(make_pod: MakePod) -> Pod:
     specs = [directory_spec(name, takeover=True, hung_after_s=60) for name in ("one", "two")]
     pod = make_pod(
         *(KeeperMount(spec=spec, views=(view(spec.volume),)) for spec in specs),
-        flags=("--adopt-seconds", "2"),
+        flags=("--adopt-seconds", "2", "--answer-seconds", "2.5"),
     )
     for spec in specs:
         (pod.source(spec.volume) / "file").write_text("content")

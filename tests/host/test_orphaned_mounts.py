@@ -43,6 +43,7 @@ def containers(make_pod: MakePod) -> Iterator[OwnNamespace]:
     pod = make_pod(
         KeeperMount(spec=directory_spec(takeover=True), views=(view("train"), SUB)),
         KeeperMount(spec=directory_spec("other", takeover=True), views=(view("other"),)),
+        flags=("--answer-seconds", "2.5"),  # as long as a daemon that lives may need on a busy machine
     )
     (pod.source("train") / "sub").mkdir()
     (pod.source("train") / "file").write_text("content")
@@ -127,7 +128,7 @@ def test_a_keeper_that_comes_back_in_time_finds_everything(pod: Pod, containers:
     before = pod.node.fuse_mounts()
     _kill_keeper(pod)
     _end_daemon(pod)
-    time.sleep(1)
+    eventually(lambda: "told_to_end" in pod.names(pod.daemon_log("train")), what="the daemon is alone")
     pod.start_keeper()
     assert pod.daemons["train"].wait(ENOUGH_S) == 0  # the keeper lets it go for its successor's sake
     assert "mounts_abandoned" not in pod.names(pod.daemon_log("train"))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 _POLL_S = 0.02
 
 
-def eventually(condition: Callable[[], bool], deadline_s: float = 5.0) -> None:
+def eventually(condition: Callable[[], bool], deadline_s: float = 20.0) -> None:
     """Return once the condition holds; fail at the deadline."""
     deadline = time.monotonic() + deadline_s
     while not condition():
