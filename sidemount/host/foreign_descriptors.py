@@ -6,10 +6,13 @@ last close of one closes the files that are still on their way through it.
 
 import _thread
 import ctypes
+import fcntl
 import os
 import stat
 import struct
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 
 from sidemount.host import syscalls
 
@@ -41,9 +44,22 @@ def _known_status(descriptor: int) -> tuple[int, int, int]:
     return mode, major, minor
 
 
+def is_read_only_file(descriptor: int) -> bool:
+    """Tell whether it is a regular file, open for reading alone. Raises HostFailure."""
+    if not stat.S_ISREG(_known_status(descriptor)[0]):
+        return False
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    return flags & os.O_ACCMODE == os.O_RDONLY and not flags & os.O_PATH
+
+
 def let_go(descriptor: int) -> None:
     """Close it in a thread of its own, which nobody waits for."""
-    _CLOSERS.close(descriptor)
+    _CLOSERS.run(partial(os.close, descriptor))
+
+
+def do_aside(work: Callable[[], None]) -> None:
+    """Do in such a thread what may have to wait as a close may. An OSError is passed over. A child of ours does not do it."""
+    _CLOSERS.run(work)
 
 
 class _Closers:
@@ -55,12 +71,12 @@ class _Closers:
     def begin_anew(self) -> None:
         """Forget threads that are not there: a child has none of its parent's, and has copies of descriptors closed by itself."""
         self._lock = _thread.allocate_lock()
-        self._descriptors: deque[int] = deque()
+        self._works: deque[Callable[[], None]] = deque()
         self._running = 0
 
-    def close(self, descriptor: int) -> None:
+    def run(self, work: Callable[[], None]) -> None:
         with self._lock:
-            self._descriptors.append(descriptor)
+            self._works.append(work)
             if self._running == _CLOSERS_MAX:
                 return
             self._running += 1
@@ -73,12 +89,12 @@ class _Closers:
     def _run(self) -> None:
         while True:
             with self._lock:
-                if not self._descriptors:
+                if not self._works:
                     self._running -= 1
                     return
-                descriptor = self._descriptors.popleft()
+                work = self._works.popleft()
             try:
-                os.close(descriptor)
+                work()
             except OSError:  # what could not be written at the end: nobody here has written anything
                 continue
 

@@ -5,7 +5,7 @@ during an upgrade, so a field is added or taken away only with a new `wire.VERSI
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -19,6 +19,8 @@ _COUNTER_MAX = (1 << 63) - 1
 _TEXT_MAX = 4096
 _INIT_MAX = 4096
 _NUMBERS_BYTES = 16 << 10
+BACKINGS_MAX = 1024  # of a volume; all are told in one frame
+BACKING_MAX = (1 << 30) - 1
 
 
 class Refusal(Enum):
@@ -241,6 +243,40 @@ class Source:
     """
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holds:
+    """The files that are registered with the kernel as far as the daemon knows; it could use more. An older keeper passes this over."""
+
+    backings: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registers:
+    """The keeper registers files. Only whoever has said what it holds is told: an older daemon would break the line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Register:
+    """Register the frame's descriptor, a regular file's, with the kernel. `number` is never used twice."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registered:
+    """The answer: the kernel's number for it, 0 if it is not registered."""
+
+    number: int
+    backing: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unregister:
+    """Nobody has the file open any more."""
+
+    backing: int
+
+
 FromDaemon = (
     Hello
     | Ready
@@ -257,6 +293,9 @@ FromDaemon = (
     | Usage
     | Offer
     | Numbers
+    | Holds
+    | Register
+    | Unregister
 )
 FromKeeper = (
     Serve
@@ -272,6 +311,8 @@ FromKeeper = (
     | Leaving
     | Source
     | Wanted
+    | Registers
+    | Registered
 )
 Message = FromDaemon | FromKeeper
 
@@ -310,7 +351,7 @@ def carries_descriptor(message: Message) -> bool:
             return message.spec.descriptor
         case Hello():
             return message.hands_back
-        case Successor() | Keep() | Kept() | Lent() | Source():
+        case Successor() | Keep() | Kept() | Lent() | Source() | Register():
             return True
         case _:
             return False
@@ -364,6 +405,18 @@ def _numbers(raw: Any, where: str) -> dict[str, int]:
     if type(raw) is not dict or len(raw) > NAMES_MAX or any(len(name) > NAME_MAX for name in raw):
         raise BadMessage(f"{where}: must be at most {NAMES_MAX} numbers by name, not {shown(raw)}")
     return {name: _count(value, where) for name, value in raw.items()}
+
+
+def _backing(raw: Any, where: str) -> int:
+    if _count(raw, where) > BACKING_MAX:
+        raise BadMessage(f"{where}: must be at most {BACKING_MAX}, not {shown(raw)}")
+    return int(raw)
+
+
+def _backings(raw: Any, where: str) -> tuple[int, ...]:
+    if type(raw) is not list or len(raw) > BACKINGS_MAX:
+        raise BadMessage(f"{where}: must be at most {BACKINGS_MAX} numbers, not {shown(raw)}")
+    return tuple(_backing(backing, where) for backing in raw)
 
 
 def _spec(raw: Any, where: str) -> MountSpec:
@@ -436,6 +489,11 @@ _KIND: Mapping[type[Any], tuple[Kind, _Table]] = {
     Offer: (Kind.OFFER, {}),
     Wanted: (Kind.WANTED, {}),
     Numbers: (Kind.NUMBERS, {"process": _COUNT, "values": _Field(_numbers, dict)}),
+    Holds: (Kind.HOLDS, {"backings": _Field(_backings, list)}),
+    Registers: (Kind.REGISTERS, {}),
+    Register: (Kind.REGISTER, {"number": _COUNT}),
+    Registered: (Kind.REGISTERED, {"number": _COUNT, "backing": _Field(_backing)}),
+    Unregister: (Kind.UNREGISTER, {"backing": _Field(_backing)}),
     Failed: (Kind.FAILED, {"detail": _Field(_text), "hint": _Field(_text), "lasting": _FLAG}),
 }
 _TYPE: Mapping[Kind, tuple[type[Any], _Table]] = {

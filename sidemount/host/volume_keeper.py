@@ -324,6 +324,7 @@ class VolumeKeeper:
         if connection is not None:
             connection.close()
         self.state.legacy.clear()
+        self.state.backings.clear()
 
     def _kill_daemon(self) -> None:
         self.state.log.warning("daemon_killed_as_hung", hung_after_s=self.state.spec.hung_after_s)

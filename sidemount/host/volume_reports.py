@@ -11,14 +11,19 @@ from sidemount.host.handover import (
     Condition,
     GiveUp,
     Heartbeat,
+    Holds,
     Keep,
     Lend,
     Message,
     Numbers,
     Offer,
     Ready,
+    Register,
+    Registered,
+    Registers,
     Stopping,
     Successor,
+    Unregister,
     Wanted,
 )
 from sidemount.host.pidfd import is_pidfd
@@ -52,6 +57,9 @@ class Reports:
                 if not self._state.legacy.keep(message.key, descriptor):
                     self._state.heard.warning("descriptor_not_kept", key=message.key)
                 return
+            case Register() if descriptor is not None:
+                backing = self._state.backings.register(descriptor)
+                daemon.tell(Registered(number=message.number, backing=backing))
         if descriptor is not None:
             let_go(descriptor)
         match message:
@@ -76,6 +84,13 @@ class Reports:
                 daemon.tell(Wanted())
             case Numbers():
                 self._numbers.take(message)
+            case Holds() if self._state.backings.are_offered:
+                self._state.backings.settle(message.backings)
+                daemon.tell(Registers())
+            case Unregister():
+                self._state.backings.unregister(message.backing)
+            case Register():
+                pass
             case Bye():
                 self._on_bye(daemon, message)
             case GiveUp():

@@ -1,7 +1,7 @@
 """What is known of one volume while its keeper runs, and what all volumes of a keeper share."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from sidemount.host.fuse_mount import FuseConnection
@@ -12,6 +12,7 @@ from sidemount.host.limits import Limits
 from sidemount.host.logs import EventLog
 from sidemount.host.loop import Loop
 from sidemount.host.session import Event, Session
+from sidemount.host.volume_backings import Backings
 from sidemount.host.volume_daemon import Daemon
 from sidemount.host.volume_legacy import Legacy
 from sidemount.host.volume_places import VolumePlaces
@@ -65,6 +66,10 @@ class VolumeState:
     fault: str = ""
     hung: str = ""
     heard_at: float = 0.0
+    backings: Backings = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.backings = Backings(self)
 
     def waiting(self) -> int | None:
         """Return how many requests of the volume have no answer; None if that cannot be known, or the connection is gone."""

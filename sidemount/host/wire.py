@@ -60,6 +60,11 @@ class Kind(IntEnum):
     OFFER = 29  # daemon: I could tell what the volume counts
     WANTED = 30  # keeper: do
     NUMBERS = 31  # daemon, and child to its zygote: what the volume has counted
+    HOLDS = 32  # daemon: these files of mine are registered with the kernel; I could use more
+    REGISTERS = 33  # keeper: I register files
+    REGISTER = 34  # daemon: register this one; with its descriptor
+    REGISTERED = 35  # keeper: under this number, or not
+    UNREGISTER = 36  # daemon: no longer
 
 
 class Frame:

@@ -20,15 +20,19 @@ from sidemount.host.handover import (
     Bye,
     Heartbeat,
     Hello,
+    Holds,
     Message,
     Numbers,
     Offer,
     Ready,
     Refusal,
     Refused,
+    Registered,
+    Registers,
     Serve,
     Stop,
     Stopping,
+    Unregister,
     Wanted,
 )
 from sidemount.host.wire import FRAME_MAX, Kind
@@ -38,6 +42,7 @@ from tests.host.mount_node import eventually
 
 COUNT = st.integers(0, 2**63 - 1)
 INIT = st.binary(max_size=300)
+BACKING = st.integers(0, handover.BACKING_MAX)
 SPECS = st.builds(
     MountSpec,
     volume=st.just("train"),
@@ -62,6 +67,10 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
     st.builds(Answer, told_to_end=st.booleans()),
     st.just(Offer()),
     st.just(Wanted()),
+    st.builds(Holds, backings=st.lists(BACKING, max_size=5).map(tuple)),
+    st.just(Registers()),
+    st.builds(Registered, number=COUNT, backing=BACKING),
+    st.builds(Unregister, backing=BACKING),
     st.builds(Numbers, process=COUNT, values=st.dictionaries(st.text(max_size=20), COUNT, max_size=5)),
 )
 
