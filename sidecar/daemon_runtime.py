@@ -43,6 +43,11 @@ class Runtime(Protocol):
         ...
 
     @property
+    def once_answered(self) -> Callable[[Callable[[], None]], None] | None:
+        """Return what has a function called once the handler that runs now has been answered; None if nothing can."""
+        ...
+
+    @property
     def in_thread(self) -> Callable[..., Awaitable[Any]] | None:
         """Return how a filesystem runs what waits; None for its own default."""
         ...
@@ -85,6 +90,11 @@ class TrioRuntime:
         """Do nothing: on trio nobody is succeeded, and a kill may lose a request."""
 
     @property
+    def once_answered(self) -> None:
+        """Return nothing: other tasks may run between an answer and the next call into trio."""
+        return None
+
+    @property
     def in_thread(self) -> None:
         """Return nothing: trio is every filesystem's default."""
         return None
@@ -124,6 +134,15 @@ class PolledRuntime:
     def before_first_read(self, prepare: Callable[[], None]) -> None:
         """Have it called."""
         self._runtime.before_first_read = prepare
+
+    @property
+    def once_answered(self) -> Callable[[Callable[[], None]], None]:
+        """Return the runtime's own."""
+
+        def once_answered(call: Callable[[], None]) -> None:
+            self._runtime.once_answered = call
+
+        return once_answered
 
     @property
     def in_thread(self) -> Callable[..., Awaitable[Any]]:

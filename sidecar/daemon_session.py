@@ -16,7 +16,8 @@ from typing import Any, Protocol
 
 import pyfuse3
 
-from sidecar.init_answer import InitFlag, add_flags, idle_request
+from sidecar.detour import Detour
+from sidecar.init_answer import InitFlag, add_flags, idle_request, offer_passthrough
 from sidemount.host import syscalls
 from sidemount.model.errors import HostFailure
 
@@ -50,11 +51,13 @@ class FuseSession:
         device: int,
         init: bytes,
         served: Callable[[], None],
+        detour: Detour | None = None,
     ) -> None:
         """Take over `device`. `hooks` is where INIT is noticed, `operations` what pyfuse3 calls: often the same.
 
-        `served` is called when INIT is answered.
+        `served` is called when INIT is answered. With a `detour` the kernel is told that files may be passed through.
         """
+        self._detour = detour
         self._device = device
         self._init = init
         self._served = served
@@ -100,6 +103,9 @@ class FuseSession:
     def _switch_over(self) -> None:
         try:
             answer = add_flags(self._init, self._replay.recv(_ANSWER_MAX), _FLAGS)
+            if self._detour is not None:
+                answer = offer_passthrough(self._init, answer)
+                self._detour.attach(self._device, self.descriptor)
             with contextlib.suppress(FileNotFoundError):  # a predecessor has answered
                 os.write(self._device, answer)
             os.dup2(self._device, self.descriptor, inheritable=False)

@@ -36,6 +36,8 @@ from sidemount.host.handover import (
     Message,
     Refusal,
     Refused,
+    Registered,
+    Registers,
     Serve,
     Source,
     Stop,
@@ -141,6 +143,10 @@ class Supervisor:
                 self._server.hand_over()
             case Wanted() if isinstance(self._server, Zygote):
                 self._server.tell_numbers()
+            case Registers() if isinstance(self._server, Zygote):
+                self._server.keeper_registers()
+            case Registered() if isinstance(self._server, Zygote):
+                self._server.take_registered(message)
             case Leaving():
                 self._orphans.give_up()
             case Ask():

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sidecar.directory.filesystem import DirectoryFilesystem, InThread, T
+from sidecar.directory.passage import Registrar
 from sidecar.directory.root import explain_root_error, open_root
 from sidecar.directory.settings import DirectorySettings, parse_settings
 from sidecar.directory.store import Store
@@ -49,7 +50,8 @@ class Succession:
 class Surroundings:
     """Where a daemon finds what its volume needs, and how it runs what waits.
 
-    Without a `succession` nothing is kept in `state_dir`, and the connection ends with the daemon.
+    Without a `succession` nothing is kept in `state_dir`, and the connection ends with the daemon. `registrar` has files of a `directory`
+    passed through, where that is possible.
     """
 
     source: str
@@ -58,6 +60,7 @@ class Surroundings:
     state_dir: str
     in_thread: InThread
     succession: Succession | None
+    registrar: Registrar | None = None
 
 
 def build_operations(
@@ -69,6 +72,7 @@ def build_operations(
     state_dir: str,
     in_thread: InThread | None = None,
     succession: Succession | None = None,
+    registrar: Registrar | None = None,
 ) -> FilesystemOperations:
     """Return what serves a volume. Sets the process up for it: no umask, as many descriptors as it may have.
 
@@ -91,6 +95,7 @@ def build_operations(
         state_dir=state_dir,
         in_thread=in_thread or in_trio_thread,
         succession=succession,
+        registrar=registrar,
     )
     return build(spec, surroundings)
 
@@ -98,7 +103,8 @@ def build_operations(
 def _directory(spec: MountSpec, surroundings: Surroundings) -> FilesystemOperations:
     settings = parse_settings(spec, surroundings.source)
     store = _open_store(spec, settings)
-    return directory_operations(store, settings, surroundings.in_thread, open_memory(surroundings))
+    memory = open_memory(surroundings)
+    return directory_operations(store, settings, surroundings.in_thread, memory, surroundings.registrar)
 
 
 def _open_store(spec: MountSpec, settings: DirectorySettings) -> Store:
@@ -147,11 +153,15 @@ def open_memory(surroundings: Surroundings) -> Memory:
 
 
 def directory_operations(
-    store: Store, settings: DirectorySettings, in_thread: InThread, memory: Memory | None = None
+    store: Store,
+    settings: DirectorySettings,
+    in_thread: InThread,
+    memory: Memory | None = None,
+    registrar: Registrar | None = None,
 ) -> FilesystemOperations:
     """Return what serves a store as a `directory` volume."""
     return FilesystemOperations(
-        DirectoryFilesystem(store, settings, in_thread, _directories_open(), memory),
+        DirectoryFilesystem(store, settings, in_thread, _directories_open(), memory, registrar),
         _protocol_settings(settings),
     )
 

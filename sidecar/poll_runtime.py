@@ -93,7 +93,8 @@ class PollRuntime:
     `threads` bounds how many slow operations run at once. `errands` are run before every read, when all that handlers have
     returned has been answered (see `sidecar.takeover.errand`). `one_by_one_until` is a time before which no request is read while
     another is worked on. `before_first_read` is called for each worker right before
-    it reads for the first time: libfuse makes its buffer then. If it raises HostFailure, that worker reads nothing.
+    it reads for the first time: libfuse makes its buffer then. If it raises HostFailure, that worker reads nothing. `once_answered` is called
+    once, when what the running handler returns has been answered, before anything else is run or read.
     """
 
     ClosedResourceError = ClosedResourceError
@@ -103,6 +104,7 @@ class PollRuntime:
         self.from_thread = self
         self.errands: Errands = deque()
         self.before_first_read: Callable[[], None] = _nothing
+        self.once_answered: Callable[[], None] | None = None
         self.one_by_one_until: float | None = None
         self._in_threads = 0
         self._ready: deque[_Task] = deque()
@@ -307,6 +309,8 @@ class PollRuntime:
             task.coroutine.send(None)
         except StopIteration:
             self._live -= 1
+        if self.once_answered is not None:
+            self.has_answered()
 
     def _poll(self, timeout_ms: int | None) -> list[tuple[int, int]]:
         """Poll; not for any time if a thread has come to its end, of which there is nothing to be read then."""
@@ -342,6 +346,12 @@ class PollRuntime:
                 self._sleeps = False
                 os.eventfd_write(self._wake, 1)
 
+    def has_answered(self) -> None:
+        """Call what is to be called once a handler's answer is there."""
+        call, self.once_answered = self.once_answered, None
+        if call is not None:
+            call()
+
     def park(self) -> _Task:
         """Return the running task, for whoever will make it ready again."""
         return self._current
@@ -358,6 +368,8 @@ class _ReadLock:
         self._waiting: deque[_Task] = deque()
 
     def __aenter__(self) -> Awaitable[None]:
+        if self._runtime.once_answered is not None:
+            self._runtime.has_answered()
         if self._held:
             return self._acquire()
         self._held = True

@@ -17,6 +17,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import pyfuse3
 
 from sidecar.daemon_work import CountingOperations, Work
+from sidecar.detour import Detour
 from sidecar.open_handles import OpenHandles
 from sidecar.protocol_entry import EntryRenderer
 from sidecar.protocol_errno import ErrnoTable, sane
@@ -94,7 +95,10 @@ def _bounded(handler: Handler[P, R], *, mutates: bool) -> Handler[P, R]:
 
 
 class FilesystemOperations(CountingOperations):
-    """Serves one filesystem. `on_init` is called when pyfuse3 has read FUSE_INIT, before it answers."""
+    """Serves one filesystem. `on_init` is called when pyfuse3 has read FUSE_INIT, before it answers.
+
+    `detour` tells the kernel of files that it is to read by itself.
+    """
 
     # The kernel may ask for "." and ".." of a node that it dropped from its caches (open_by_handle_at, NFS export of the mount).
     supports_dot_lookup = True
@@ -107,6 +111,7 @@ class FilesystemOperations(CountingOperations):
         self.enable_writeback_cache = settings.writeback
         self.on_init: Callable[[], None] = _nothing
         self.init_error: Exception | None = None
+        self.detour: Detour | None = None
         self.errnos = ErrnoTable()
         self.memory = filesystem.memory
         self.memory.on_waiting = self._note_waiting
@@ -122,10 +127,17 @@ class FilesystemOperations(CountingOperations):
         try:
             self.on_init()
             self._count_handles()
-            self._filesystem.begin(kernel_knows)
+            self._filesystem.begin(self._kernel_knows)
         except Exception as error:
             self.init_error = error
             _LOG.critical("init_failed", exc_info=error)
+
+    def _kernel_knows(self, inode: int) -> bool:
+        """Ask in another thread than the serving one."""
+        if self.detour is None:
+            return kernel_knows(inode)
+        with self.detour.writing:
+            return kernel_knows(inode)
 
     def _count_handles(self) -> None:
         inheritance = self.memory.inheritance
@@ -323,7 +335,16 @@ class FilesystemOperations(CountingOperations):
         self._open.file_opened(opened.handle)
         if opened.stale:
             _distrust_attributes(inode)
+        if opened.backing:
+            return self._passed_through(opened)
         return _file_info(opened)
+
+    def _passed_through(self, opened: Opened) -> pyfuse3.FileInfo:
+        if self.detour is None:
+            raise RuntimeError("a file is to be passed through, and nothing can tell the kernel so")
+        answer = _file_info(opened)
+        self.detour.begin(opened.handle, opened.backing)
+        return answer
 
     @mutating
     async def create(

@@ -51,7 +51,8 @@ class Opened(NamedTuple):
 
     `flushes`: a close of it may have something to wait for, or to report. If not, the kernel need not tell of closes.
     `keep_cache`: the kernel's cached pages are still the file's. `direct`: no page cache at all.
-    `stale`: what the kernel remembers of the attributes is not to be trusted any more.
+    `stale`: what the kernel remembers of the attributes is not to be trusted any more. `backing`: under what number the kernel knows the
+    file that it is to read without asking again, 0 if under none.
     """
 
     handle: int
@@ -59,6 +60,7 @@ class Opened(NamedTuple):
     keep_cache: bool = False
     direct: bool = False
     stale: bool = False
+    backing: int = 0
 
 
 class Statistics(NamedTuple):

@@ -14,6 +14,7 @@ from sidecar import daemon_codes
 from sidecar.daemon_runtime import Runtime, make_runtime
 from sidecar.daemon_session import FuseSession, keep_buffers_in_memory, make_buffer_resident
 from sidecar.daemon_work import CountedOperations, Work
+from sidecar.detour import Detour
 from sidecar.filesystems import Succession, build_operations
 from sidecar.protocol import FilesystemOperations
 from sidecar.spare_line import SpareLine, Turn, wait_for_turn
@@ -26,6 +27,7 @@ from sidecar.zygote_state import PARK_ENDS, may_be_succeeded
 from sidemount.host import process_attributes
 from sidemount.host.logs import EventLog
 from sidemount.host.own_descriptors import close_all_but
+from sidemount.host.volume_backings import PASSING_FILESYSTEM
 from sidemount.model.errors import HostFailure, OperationPending, Unsupported, VolumeError
 
 _PASSED_OVER = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)  # the first process decides what they mean
@@ -133,7 +135,24 @@ class _Service:
         self._tell_condition(operations.state_id)
         self._flush = getattr(operations, "close", None)
         counted = CountedOperations(operations, self._work)
-        return FuseSession(operations, counted, turn.device, init, served=self._line.ready)
+        operations.detour = self._detour()
+        return FuseSession(
+            operations,
+            counted,
+            turn.device,
+            init,
+            served=self._line.ready,
+            detour=operations.detour,
+        )
+
+    def _detour(self) -> Detour | None:
+        once_answered = self._runtime.once_answered
+        return Detour(once_answered) if once_answered is not None and self._passes_through() else None
+
+    def _passes_through(self) -> bool:
+        """Tell whether the volume is of a kind whose files may be passed through."""
+        spec = self._turn.serve.spec
+        return spec.read_only and spec.filesystem == PASSING_FILESYSTEM
 
     def _judge(self, suspects: Suspects, in_hand: frozenset[int]) -> frozenset[int]:
         """Return which of the requests that a dead process worked on are refused: those that end every process."""
@@ -181,6 +200,7 @@ class _Service:
             state_dir=settings.state_dir,
             in_thread=self._runtime.in_thread,
             succession=succession,
+            registrar=self._line.registrar if succession is not None and self._passes_through() else None,
         )
 
     def _succession(self) -> Succession | None:

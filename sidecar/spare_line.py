@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from sidecar.daemon_work import Work
+from sidecar.registrar import Registrar
 from sidecar.zygote_children import receive
 from sidemount.host import handover, wire
 from sidemount.host.handover import (
@@ -23,6 +24,8 @@ from sidemount.host.handover import (
     Numbers,
     Predecessor,
     Ready,
+    Registered,
+    Registers,
     Serve,
     Source,
     Stop,
@@ -97,6 +100,7 @@ class SpareLine:
         self._process = int.from_bytes(os.urandom(8)) >> 1  # tells our numbers from those of other processes
         self._numbers: Mapping[str, int] | None = None
         self.is_handing_over = False
+        self.registrar = Registrar(self._send)
         threading.Thread(target=self._run, name="line", daemon=True).start()
 
     def begin(self, serve: Serve) -> None:
@@ -174,7 +178,11 @@ class SpareLine:
             case HandOver():
                 self.is_handing_over = True
                 self._end()
+            case Registers():
+                self.registrar.keeper_registers()
+            case Registered():
+                self.registrar.take(received[0])
 
-    def _send(self, message: FromDaemon) -> None:
+    def _send(self, message: FromDaemon, descriptor: int | None = None) -> None:
         with self._mutex, contextlib.suppress(OSError):
-            wire.send(self._control, *handover.encode(message))
+            wire.send(self._control, *handover.encode(message), descriptor)

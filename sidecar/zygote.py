@@ -14,6 +14,7 @@ from functools import partial
 from sidecar import daemon_codes
 from sidecar.daemon_settings import Master, Order
 from sidecar.orphaned_mounts import Use
+from sidecar.zygote_backings import BackingsLine
 from sidecar.zygote_children import Child, how_ended, receive
 from sidecar.zygote_deaths import BLAMELESS, Deaths, suspicion_of
 from sidecar.zygote_numbers import NumbersLine
@@ -27,16 +28,20 @@ from sidemount.host.handover import (
     Failed,
     Heartbeat,
     Hello,
+    Holds,
     Keep,
     Kept,
     Message,
     Numbers,
     Predecessor,
     Ready,
+    Register,
+    Registered,
     Serve,
     Source,
     Stop,
     Successor,
+    Unregister,
     Usage,
 )
 from sidemount.host.logs import EventLog
@@ -78,6 +83,7 @@ class Zygote:
         self._is_over = False
         self._checked_at = time.monotonic()
         self._numbers = NumbersLine(lambda message: self._master.tell(message))
+        self._backings = BackingsLine(lambda *arguments: self._master.tell(*arguments))
 
     # What the keeper wants ----------------------------------------------------------------------------
 
@@ -110,6 +116,7 @@ class Zygote:
     def introduce(self) -> tuple[Hello, int | None]:
         """Hand the descriptor back."""
         self._numbers.new_line()
+        self._backings.new_line()
         hello = Hello(
             takeover=self._can_continue(),
             hands_back=True,
@@ -127,6 +134,15 @@ class Zygote:
             self._master.tell(Ready(generation=self._generation))
         self._tell_kept()
         self._numbers.adopted()
+        self._backings.adopted()
+
+    def keeper_registers(self) -> None:
+        """Let the serving process know that there is somebody who registers files."""
+        self._backings.registers(self._child())
+
+    def take_registered(self, answer: Registered) -> None:
+        """Take the keeper's answer to whoever serves."""
+        self._backings.registered(answer, self._child())
 
     def tell_numbers(self) -> None:
         """Tell from now on what the volume counts."""
@@ -312,8 +328,17 @@ class Zygote:
                 return
             self._take(service, *received)
 
+    def _child(self) -> Child | None:
+        return None if self._current is None else self._current.child
+
     def _take(self, service: Service, message: Message, descriptor: int | None) -> None:
         match message:
+            case Register() if descriptor is not None:
+                self._backings.register(message, descriptor, service.child)
+            case Holds():
+                self._backings.begin(message, service.child)
+            case Unregister():
+                self._backings.unregister(message)
             case Heartbeat():
                 service.beat(time.monotonic(), message)
             case Usage():

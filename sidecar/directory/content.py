@@ -6,6 +6,7 @@ import os
 from sidecar.directory import ownership
 from sidecar.directory.handles import OpenFile, OpenFiles, Traits
 from sidecar.directory.nodes import Node, NodeTable
+from sidecar.directory.passage import Passage
 from sidecar.directory.reach import Reach
 from sidecar.directory.settings import PageCache
 from sidecar.directory.status import REGULAR, Found, is_settled, kind_of
@@ -27,6 +28,7 @@ class Content:
         page_cache: PageCache,
         writeback: bool,
         journal: Journal,
+        passage: Passage,
     ) -> None:
         self._store = store
         self._nodes = nodes
@@ -35,6 +37,7 @@ class Content:
         self._page_cache = page_cache
         self._writeback = writeback
         self._journal = journal
+        self._passage = passage
         self._buffer = memoryview(bytearray(1 << 20))
         self._tells_cached = not store.is_remote
 
@@ -54,13 +57,16 @@ class Content:
                     if caller.uid != 0:
                         ownership.drop_privileges(self._store, fd)
                 found = self._store.status(fd, b"")
-                step.intend()
-                handle = self._files.add(OpenFile(node, fd, flags, drops_privileges=caller.uid != 0), step)
+                with self._passage.chosen(node.id, fd, flags, found.attributes.size) as backing:
+                    step.intend()
+                    drops = caller.uid != 0
+                    file = OpenFile(node, fd, flags, drops_privileges=drops, backing=backing)
+                    handle = self._files.add(file, step)
             except BaseException:
                 os.close(fd)
                 raise
             step.done()
-        return self._opened(handle, node, found)
+        return self._opened(handle, node, found) if not backing else self._passed(file, handle, found)
 
     def needed(self, flags: int) -> int:
         """Return flags to open a file with: a kernel that collects writes also reads, what it fills pages up with."""
@@ -158,7 +164,15 @@ class Content:
         node = self._nodes[node_id]
         with self._reach.object(node) as held:
             fd = self._store.open(held, traits.flags)
-        return OpenFile(node, fd, traits.flags, drops_privileges=traits.drops_privileges)
+        return OpenFile(
+            node, fd, traits.flags, drops_privileges=traits.drops_privileges, backing=traits.backing
+        )
+
+    def _passed(self, file: OpenFile, handle: int, found: Found) -> Opened:
+        """Return what the kernel does with a file that it reads by itself, unless reads have to bypass its cache."""
+        stale = file.node.told_ns != found.attributes.ctime_ns
+        direct = bool(file.flags & os.O_DIRECT) or self._page_cache is PageCache.DIRECT
+        return Opened(handle, direct=direct, stale=stale, backing=file.backing)
 
     def _opened(self, handle: int, node: Node, found: Found) -> Opened:
         changed_ns = found.attributes.ctime_ns

@@ -21,10 +21,11 @@ from sidecar.directory.metadata import Metadata
 from sidecar.directory.nameless import Nameless
 from sidecar.directory.namespace import Namespace
 from sidecar.directory.nodes import NodeTable
+from sidecar.directory.passage import Passage, Registrar
 from sidecar.directory.reach import Reach
 from sidecar.directory.removal import Removal
 from sidecar.directory.root import open_root
-from sidecar.directory.settings import DirectorySettings, Storage
+from sidecar.directory.settings import DirectorySettings, PageCache, Storage
 from sidecar.directory.store import Store
 from sidecar.protocol_filesystem import (
     ROOT,
@@ -67,7 +68,9 @@ class DirectoryFilesystem:
         in_thread: InThread,
         directories_open: int,
         memory: Memory | None = None,
+        registrar: Registrar | None = None,
     ) -> None:
+        """`registrar` has files passed through; only for a volume that nobody writes to."""
         self._store = store
         self._settings = settings
         self._in_thread = in_thread
@@ -88,8 +91,23 @@ class DirectoryFilesystem:
         self._namespace = Namespace(store, self.nodes, reach, self.files, journal)
         self._removal = Removal(store, self.nodes, reach, self._nameless, journal)
         self._metadata = Metadata(store, self.nodes, reach, self.files, journal)
+        self._passage = Passage(
+            self.files,
+            registrar,
+            # Where reading by the kernel is what reading by us would be.
+            may_begin=settings.read_only
+            and settings.page_cache is not PageCache.DIRECT
+            and not (self._is_remote or store.is_remote),
+        )
         self._content = Content(
-            store, self.nodes, reach, self.files, settings.page_cache, settings.writeback, journal
+            store,
+            self.nodes,
+            reach,
+            self.files,
+            settings.page_cache,
+            settings.writeback,
+            journal,
+            self._passage,
         )
         self.directories = Directories(store, self.nodes, reach, journal, memory.handles)
         memory.ledger.follow(self.nodes)
@@ -101,6 +119,7 @@ class DirectoryFilesystem:
             memory.ledger.node(self.nodes.root)
         else:
             self._inherit(memory.inheritance)
+        self._passage.begin()
 
     def resume(self, drained: Drained) -> None:
         """Be ready for what the kernel asks again: what a predecessor has done of it is not to be done twice."""

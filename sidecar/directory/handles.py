@@ -15,6 +15,7 @@ from sidecar.takeover.journal import Step
 DIRECTORY_TRAITS = _IS_DIRECTORY = 1 << 32
 _DROPS_PRIVILEGES = 1 << 33
 _FLAGS = (1 << 32) - 1
+_BACKING_AT = 34  # and above: the kernel's number of a file that is passed through, 0 for one that is not
 
 
 class Openable(Protocol):
@@ -35,12 +36,12 @@ class OpenFile:
     """An open regular file.
 
     `drops_privileges`: it was opened for writing by somebody whose writes take the set-id bits away. `waits`: its
-    writes wait for the disk (O_SYNC, O_DSYNC).
+    writes wait for the disk (O_SYNC, O_DSYNC). `backing`: the kernel reads it by itself, under that number (see `Passage`); 0: it does not.
     """
 
-    __slots__ = ("descriptor", "drops_privileges", "fd", "flags", "node", "waits", "writable")
+    __slots__ = ("backing", "descriptor", "drops_privileges", "fd", "flags", "node", "waits", "writable")
 
-    def __init__(self, node: Node, fd: int, flags: int, *, drops_privileges: bool) -> None:
+    def __init__(self, node: Node, fd: int, flags: int, *, drops_privileges: bool, backing: int = 0) -> None:
         self.node = node
         self.fd = fd
         self.flags = flags
@@ -48,11 +49,13 @@ class OpenFile:
         self.writable = flags & os.O_ACCMODE != os.O_RDONLY
         self.waits = bool(flags & os.O_DSYNC)  # a bit of O_SYNC, too
         self.drops_privileges = drops_privileges
+        self.backing = backing
 
     @property
     def traits(self) -> int:
-        """Flags of open(2), and whether it drops privileges."""
-        return self.flags & _FLAGS | (_DROPS_PRIVILEGES if self.drops_privileges else 0)
+        """Flags of open(2), whether it drops privileges, and how it is passed through."""
+        drops = _DROPS_PRIVILEGES if self.drops_privileges else 0
+        return self.flags & _FLAGS | drops | self.backing << _BACKING_AT
 
 
 class Traits(NamedTuple):
@@ -61,11 +64,17 @@ class Traits(NamedTuple):
     is_directory: bool
     flags: int
     drops_privileges: bool
+    backing: int
 
 
 def parse_traits(traits: int) -> Traits:
     """Return what traits say."""
-    return Traits(bool(traits & _IS_DIRECTORY), traits & _FLAGS, bool(traits & _DROPS_PRIVILEGES))
+    return Traits(
+        bool(traits & _IS_DIRECTORY),
+        traits & _FLAGS,
+        bool(traits & _DROPS_PRIVILEGES),
+        traits >> _BACKING_AT,
+    )
 
 
 T = TypeVar("T", bound=Openable)
@@ -131,10 +140,16 @@ class HandleTable(Generic[T]):
 
 
 class OpenFiles(HandleTable[OpenFile]):
-    """Open files, also by node: a file that has lost its name can still be reached through one of them."""
+    """Open files, also by node: a file that has lost its name can still be reached through one of them.
+
+    `on_unused` is called with the kernel's number of a file when the last handle goes that it is passed through by.
+    """
 
     def __init__(self, ledger: HandleLedger) -> None:
         super().__init__(ledger)
+        self.on_unused: Callable[[int], None] = lambda backing: None
+        self._passed: dict[int, tuple[int, int]] = {}  # node and number, by handle
+        self._passed_of: dict[int, tuple[int, int]] = {}  # number and count of handles, by node
         self._lock = threading.Lock()
         self._by_node: dict[int, list[OpenFile]] = {}
         self._inherited_of: Counter[int] = Counter()
@@ -143,17 +158,32 @@ class OpenFiles(HandleTable[OpenFile]):
         """Tell whether there is any handle of a node."""
         return node in self._by_node or node in self._inherited_of
 
+    def backing_of(self, node: int) -> int | None:
+        """Return the number that a node's handles are passed through by, 0 if they are not; None if there is no handle."""
+        with self._lock:
+            if node in self._passed_of:
+                return self._passed_of[node][0]
+            return 0 if self.is_open(node) else None
+
+    def backings(self) -> list[int]:
+        """Return the numbers of all that is passed through."""
+        with self._lock:
+            return [backing for backing, _ in self._passed_of.values()]
+
     def inherit(self, handle: int, node: int, traits: Traits) -> None:
         """Have a handle that a predecessor has given out."""
         with self._lock:
             self._inherited_of[node] += 1
+            self._pass(handle, node, traits.backing)
             super().inherit(handle, node, traits)
 
     def add(self, what: OpenFile, step: Step) -> int:
         """Return a new handle, which is noted in `step` first."""
         with self._lock:
             self._by_node.setdefault(what.node.id, []).append(what)
-            return super().add(what, step)
+            handle = super().add(what, step)
+            self._pass(handle, what.node.id, what.backing)
+            return handle
 
     def remove(self, handle: int) -> OpenFile | None:
         """Return the file a handle stood for, None if it was none or was not used in this life.
@@ -169,7 +199,27 @@ class OpenFiles(HandleTable[OpenFile]):
                 siblings.remove(what)
                 if not siblings:
                     del self._by_node[what.node.id]
-            return what
+            unused = self._pass_no_more(handle)
+        if unused:
+            self.on_unused(unused)
+        return what
+
+    def _pass(self, handle: int, node: int, backing: int) -> None:
+        if backing:
+            self._passed[handle] = (node, backing)
+            self._passed_of[node] = (backing, self._passed_of.get(node, (backing, 0))[1] + 1)
+
+    def _pass_no_more(self, handle: int) -> int:
+        """Note that a handle is closed, and return the number that nobody uses any more, 0 if there is none."""
+        node, backing = self._passed.pop(handle, (0, 0))
+        if not backing:
+            return 0
+        count = self._passed_of[node][1] - 1
+        if count:
+            self._passed_of[node] = (backing, count)
+            return 0
+        del self._passed_of[node]
+        return backing
 
     def node_of(self, handle: int) -> int | None:
         """Return the node of a handle, used in this life or not."""

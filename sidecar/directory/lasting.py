@@ -43,7 +43,13 @@ class Lasting:
                 others[key] = fd
             elif node in nodes.all:
                 traits = parse_traits(number)
-                file = OpenFile(nodes[node], fd, traits.flags, drops_privileges=traits.drops_privileges)
+                file = OpenFile(
+                    nodes[node],
+                    fd,
+                    traits.flags,
+                    drops_privileges=traits.drops_privileges,
+                    backing=traits.backing,
+                )
                 self._files.adopt(handle, file)
                 self._held.add(handle)
             else:

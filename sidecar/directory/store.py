@@ -38,6 +38,11 @@ _CAP_CHOWN = 0
 _CAP_FSETID = 4
 
 
+def is_plain_filesystem(kind: int) -> bool:
+    """Tell whether files of a filesystem are on this node, and its own: not a server's, nor those of another filesystem beneath."""
+    return kind not in _REMOTE_TYPES and kind != _OVERLAYFS
+
+
 class Listed(NamedTuple):
     """One directory entry: `kind` is `mode >> 12`, `position` the place after it."""
 

@@ -124,7 +124,8 @@ def _kernel_gifts(version: tuple[int, int], flags2: int | None) -> Iterator[Find
     )
     yield _gift("RESEND", version, (6, 9), flags2, _HAS_RESEND, without=without_resend)
     yield _gift("BENEATH", version, (6, 5), None, 0)
-    yield _gift("passthrough", version, (6, 9), flags2, _PASSTHROUGH)
+    through_daemon = "large files of read-only `directory` volumes are read through the daemon, too"
+    yield _gift("passthrough", version, (6, 9), flags2, _PASSTHROUGH, otherwise=through_daemon)
 
 
 def _gift(
@@ -135,15 +136,19 @@ def _gift(
     flag: int,
     *,
     without: str = "",
+    otherwise: str = "nothing here depends on it",
 ) -> Finding:
-    """Return whether the kernel has something, by its own word where there is one. `without`: what is lost if it has not."""
+    """Return whether the kernel has something, by its own word where there is one.
+
+    `without`: what is lost if it has not; `otherwise`: what is so then, if nothing is.
+    """
     newer = f"Linux {since[0]}.{since[1]} or newer"
     if version >= since if flags2 is None else flags2 & flag:
         how = newer if flags2 is None else "told by the kernel"
         return Finding(topic=topic, verdict=Verdict.OK, found=f"yes ({how})")
     if without:
         return Finding(topic=topic, verdict=Verdict.DEGRADED, found="no", meaning=without, way_out=newer)
-    return Finding(topic=topic, verdict=Verdict.OK, found=f"no ({newer}); nothing here depends on it")
+    return Finding(topic=topic, verdict=Verdict.OK, found=f"no ({newer}); {otherwise}")
 
 
 def _propagation() -> Finding:

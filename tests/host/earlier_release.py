@@ -1,4 +1,4 @@
-"""A keeper or a daemon of a release that knows no numbers: `earlier_release keeper|daemon`, then its arguments."""
+"""A keeper or a daemon of a release that knows no numbers and passes nothing through: `earlier_release keeper|daemon`, then its arguments."""
 
 import sys
 from importlib import import_module
@@ -24,4 +24,7 @@ if __name__ == "__main__":
     if which == "daemon":  # a keeper's interpreter has no more than the standard library
         import_module("sidecar.daemon_runtime").load_pyfuse3("poll")
         import_module("sidecar.spare_line").SpareLine.tell_numbers = lambda _: None  # nobody counted then
+        import_module("sidecar.spare")._Service._passes_through = lambda _: (
+            False
+        )  # nor passed anything through
     sys.exit(module.main(arguments))

@@ -368,3 +368,43 @@ def test_nothing_is_read_while_another_is_worked_on_as_long_as_that_is_wanted(
     run(workers)
     assert workers.served == served
     assert (runtime.one_by_one_until is None) == (for_s < 0)
+
+
+def test_what_is_due_once_a_handler_is_answered_comes_before_anything_is_read_or_run(
+    pipe: tuple[int, int],
+) -> None:
+    reader, writer = pipe
+    runtime = PollRuntime()
+    events: list[str] = []
+
+    class Answering(Workers):
+        async def worker(self) -> None:
+            try:
+                await super().worker()
+            finally:
+                events.append("end")
+
+        async def handle(self, request: bytes) -> None:
+            if request == b"s":
+                await self.runtime.in_thread(self.gate.wait, 10)
+            if request == b"x":
+                self.runtime.notify_closing(self.fd)
+            else:
+                self.runtime.once_answered = lambda: events.append(f"due {request.decode()}")
+            events.append(f"answer {request.decode()}")
+
+    workers = Answering(runtime, reader)
+    os.write(writer, b"s1")
+
+    def go_on() -> None:
+        workers.gate.set()
+        os.write(writer, b"2x")
+
+    threading.Timer(0.2, go_on).start()
+    runtime.run(workers.main)
+    answers = [event for event in events if event != "end"]
+    for place, event in enumerate(answers):
+        if event.startswith("answer") and event != "answer x":
+            assert answers[place + 1] == event.replace("answer", "due"), answers
+    assert sorted(answers) == ["answer 1", "answer 2", "answer s", "answer x", "due 1", "due 2", "due s"]
+    assert runtime.once_answered is None

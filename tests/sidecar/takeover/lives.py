@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Any
 
 from sidecar.directory.filesystem import DirectoryFilesystem
+from sidecar.directory.passage import Registrar
 from sidecar.directory.root import open_root
 from sidecar.directory.settings import DirectorySettings
 from sidecar.directory.store import Store
@@ -26,7 +27,9 @@ _OURS = f"{os.sep}sidecar{os.sep}"
 class Lives:
     """The source, the state and the park that the lives share."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, registrar: Registrar | None = None) -> None:
+        """With a `registrar` the volume is a read-only one, whose files are passed through."""
+        self._registrar = registrar
         self.source = place / "source"
         self._state = place / "state"
         self._park: Park | None = None
@@ -54,7 +57,7 @@ class Lives:
             state = resume_state(str(self._state), park, park.recover())
         else:
             state = begin_state(str(self._state), park)
-        life = Life(state, self.source)
+        life = Life(state, self.source, self._registrar)
         if resume:
             life.filesystem.resume(Drained(operations=unanswered))
         try:
@@ -68,12 +71,17 @@ class Lives:
 class Life:
     """One process's filesystem."""
 
-    def __init__(self, state: State, source: Path) -> None:
+    def __init__(self, state: State, source: Path, registrar: Registrar | None = None) -> None:
         self.state = state
         self.lost: list[str] = []
         state.on_lost = self.lost.append
         self.filesystem = DirectoryFilesystem(
-            Store(open_root(str(source), "")), DirectorySettings(source=str(source)), at_once, 50, state
+            Store(open_root(str(source), "")),
+            DirectorySettings(source=str(source), read_only=registrar is not None),
+            at_once,
+            50,
+            state,
+            registrar,
         )
 
     def do(self, operation: Coroutine[Any, Any, Any], *, answered: bool = True) -> Any:
