@@ -120,7 +120,7 @@ class Pod:
         self.wait_ready()
         return self
 
-    def wait_ready(self, *volumes: str, timeout_s: float = 20.0) -> None:
+    def wait_ready(self, *volumes: str, timeout_s: float = 40.0) -> None:
         """Wait until the probe of every volume says so."""
         for volume in volumes or tuple(mount.spec.volume for mount in self.mounts):
             until = time.monotonic() + timeout_s

@@ -66,7 +66,7 @@ class MountNode:
         return process
 
     def run(
-        self, *argv: str | Path, timeout_s: float = 10.0, check: bool = True
+        self, *argv: str | Path, timeout_s: float = 30.0, check: bool = True
     ) -> subprocess.CompletedProcess[str]:
         """Run a program in the node and return what it wrote."""
         return subprocess.run(
@@ -78,7 +78,7 @@ class MountNode:
             stdin=subprocess.DEVNULL,
         )
 
-    def call(self, function: Callable[[], T], *, timeout_s: float = 10.0) -> T:
+    def call(self, function: Callable[[], T], *, timeout_s: float = 30.0) -> T:
         """Return `function()`, called by a child in the node; what it raises is raised here. Late is a TimeoutError."""
         reader, writer = os.pipe()
         pid = os.fork()
@@ -144,7 +144,7 @@ def scratch_directory() -> Iterator[Path]:
 
 
 def eventually(
-    condition: Callable[[], Any], *, timeout_s: float = 15.0, what: str = "", every_s: float = 0.02
+    condition: Callable[[], Any], *, timeout_s: float = 30.0, what: str = "", every_s: float = 0.02
 ) -> Any:
     """Return the condition's value as soon as it is true; fail with `what` if it never is."""
     until = time.monotonic() + timeout_s

@@ -96,7 +96,7 @@ def adopt(stage: Stage) -> None:
     stage.pod.start()
     stage.read()
     stage.pod.keeper.kill()
-    stage.pod.keeper.wait(5)
+    stage.pod.keeper.wait(20)
     stage.doomed_keeper()
 
 
@@ -177,6 +177,6 @@ def test_a_keeper_killed_while_it_shows_a_client_is_succeeded(
         if not stage.loses:
             assert (pod.layers("train"), pod.layers(SUB.name)) == (1, 1)
         stage.reader.process.kill()
-        stage.reader.process.wait(5)
+        stage.reader.process.wait(20)
     end_cleanly(pod)
     assert list(pod.seen("train.client").iterdir()) == []

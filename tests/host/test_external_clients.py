@@ -198,7 +198,7 @@ def test_a_keeper_restart_is_not_noticed_by_a_client_either(given_pod: Pod) -> N
     pod = given_pod
     start(pod)
     pod.keeper.kill()
-    pod.keeper.wait(5)
+    pod.keeper.wait(20)
     pod.start_keeper()
     pod.wait_ready()
     assert (pod.seen("train") / "file").read_text() == "content"
@@ -295,7 +295,7 @@ def test_it_is_succeeded_when_it_dies_and_no_write_lands_beneath(own_pod: Pod, v
             pod.wait_ready()
         assert reads(pod)
     writer.kill()
-    writer.wait(5)
+    writer.wait(20)
     assert pod.end() == 0
     assert pod.node.fuse_mounts() == []
     assert list(pod.seen("train").iterdir()) == []
@@ -305,7 +305,7 @@ def test_its_keeper_may_be_killed(own_pod: Pod) -> None:
     pod = own_pod.start()
     for _ in range(2):
         pod.keeper.kill()
-        pod.keeper.wait(5)
+        pod.keeper.wait(20)
         pod.start_keeper()
         pod.wait_ready()
         assert reads(pod)

@@ -133,7 +133,7 @@ def kill_both(pod: Pod) -> None:
     """Keeper and daemon die."""
     pod.keeper.kill()
     pod.kill_daemon()
-    pod.keeper.wait(5)
+    pod.keeper.wait(20)
     pod.start_keeper()
     restart(pod)
 

@@ -84,13 +84,13 @@ def test_a_second_daemon_is_refused_and_the_first_serves_on(pod: Pod) -> None:
             "import time; time.sleep(0)",
         ]  # a container that ends at once changes nothing either
     )
-    second.wait(5)
+    second.wait(20)
     assert still_serves(pod)
 
 
 def test_a_descriptor_of_something_else_is_refused(pod: Pod) -> None:
     pod.keeper.kill()
-    pod.keeper.wait(5)
+    pod.keeper.wait(20)
     os.kill(pod.daemons["train"].pid, signal.SIGSTOP)  # keeps the real one away
     pod.start_keeper()
     eventually(lambda: "own_mount_found" in pod.names())
@@ -117,13 +117,13 @@ def test_another_users_processes_cannot_connect(pod: Pod) -> None:
         f"s.connect({str(pod.run_dir / 'train' / 'keeper.sock')!r})"
     )
     stranger = pod.node.start([PYTHON, "-c", script], uid=OTHER)
-    assert stranger.wait(5) != 0
+    assert stranger.wait(20) != 0
     for path in (pod.run_dir, pod.run_dir / "train"):
         path.chmod(0o777)
     (pod.run_dir / "train" / "keeper.sock").chmod(0o666)
     log = pod.node.work / "stranger.txt"
     stranger = pod.node.start([PYTHON, "-c", f"{script}; print(s.recv(4096))"], uid=OTHER, log=log)
-    assert stranger.wait(5) == 0
+    assert stranger.wait(20) == 0
     assert "uid 65532 does not serve this volume" in log.read_text()
     assert "stranger_refused" in pod.names()
     assert still_serves(pod)
@@ -239,7 +239,7 @@ def test_a_daemon_that_takes_the_descriptor_and_dies_is_succeeded(make_pod: Make
         impostor = pod.node.start([PYTHON, "-c", IMPOSTOR, pod.run_dir / "train"], log=log)
         eventually(lambda log=log: log.read_text() == "served\n", what="the impostor is served")  # type: ignore[misc]
         impostor.kill()
-        impostor.wait(5)
+        impostor.wait(20)
         eventually(lambda: pod.probe().startswith("not ready: its daemon has not"))
     pod.start_daemon()
     pod.wait_ready()

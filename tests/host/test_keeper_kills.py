@@ -122,7 +122,7 @@ def test_a_keeper_killed_at_every_moment_of_its_start_is_succeeded(make_pod: Mak
     kubelet.settle()
     for step in range(24):
         pod.keeper.kill()
-        pod.keeper.wait(5)
+        pod.keeper.wait(20)
         pod.start_keeper()
         time.sleep(0.06 + step * 0.008)
         if step % 5 == 4:

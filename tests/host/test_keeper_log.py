@@ -29,14 +29,14 @@ def test_every_death_is_told_once_with_what_came_of_it(make_pod: MakePod) -> Non
     assert len(health(pod).stalls_ms) == 2
     assert 0 < health(pod).worst_stall_ms < 60_000
     pod.keeper.kill()
-    pod.keeper.wait(5)
+    pod.keeper.wait(20)
     pod.keeper_log.rename(pod.node.work / "before.log")
     pod.start_keeper()
     pod.wait_ready()
     assert (health(pod).state, health(pod).takeovers, health(pod).remounts) == (HealthState.SERVING, 0, 0)
     pod.keeper.kill()
     pod.kill_daemon()
-    pod.keeper.wait(5)
+    pod.keeper.wait(20)
     pod.start_keeper()
     pod.start_daemon()
     pod.wait_ready()

@@ -161,7 +161,7 @@ def test_no_write_ever_lands_beneath_a_mount(pod: Pod) -> None:
         pod.start_daemon()
         pod.wait_ready()
     writer.kill()
-    writer.wait(5)
+    writer.wait(20)
     end_cleanly(pod)
 
 
@@ -169,7 +169,7 @@ def test_a_killed_keeper_is_not_noticed(pod: Pod) -> None:
     reader = Reader(pod.node, pod.place("train") / "file", pod.node.work / "reader")
     for _ in range(4):
         pod.keeper.kill()
-        pod.keeper.wait(5)
+        pod.keeper.wait(20)
         assert reader.goes_on()
         pod.start_keeper()
         pod.wait_ready()
@@ -179,7 +179,7 @@ def test_a_killed_keeper_is_not_noticed(pod: Pod) -> None:
     assert "daemon_came_back" in pod.names()
     reader.process.kill()
     end_cleanly(pod)
-    assert pod.daemons["train"].wait(5) == 0
+    assert pod.daemons["train"].wait(20) == 0
 
 
 def test_a_daemon_killed_after_a_keeper_was_replaced_is_replaced(pod: Pod) -> None:
@@ -199,7 +199,7 @@ def test_keeper_and_daemon_killed_together_end_in_a_new_mount(pod: Pod, first: s
     kills: list[Callable[[], None]] = [pod.keeper.kill, pod.kill_daemon]
     for kill in kills if first == "keeper" else reversed(kills):
         kill()
-    pod.keeper.wait(5)
+    pod.keeper.wait(20)
     assert pod.node.call(lambda: dead(pod.place("train")))
     pod.start_keeper()
     pod.start_daemon()
@@ -223,7 +223,7 @@ def test_a_keeper_killed_before_its_daemon_was_ready_starts_over(make_pod: MakeP
     eventually(lambda: "phase_changed" in pod.names())
     pod.start_daemon()
     pod.keeper.kill()
-    pod.keeper.wait(5)
+    pod.keeper.wait(20)
     pod.start_keeper()
     if pod.daemons["train"].poll() is not None:
         pod.start_daemon()
@@ -237,7 +237,7 @@ def test_a_keeper_killed_before_its_daemon_was_ready_starts_over(make_pod: MakeP
 
 def test_a_keeper_restarted_over_dead_mounts_and_told_to_end_leaves_nothing(pod: Pod) -> None:
     pod.keeper.kill()
-    pod.keeper.wait(5)
+    pod.keeper.wait(20)
     pod.kill_daemon()
     keeper = pod.start_keeper()
     eventually(lambda: blocks_sigterm(keeper.pid), every_s=0.001)  # as early as a signal is not lost
@@ -257,7 +257,7 @@ def blocks_sigterm(pid: int) -> bool:
 def test_a_keeper_told_to_end_before_its_daemon_came_back_lets_it_flush(pod: Pod) -> None:
     (pod.seen("train") / "last").write_text("words")
     pod.keeper.kill()
-    pod.keeper.wait(5)
+    pod.keeper.wait(20)
     pod.start_keeper()
     eventually(lambda: "own_mount_found" in pod.names())
     end_cleanly(pod)
@@ -269,7 +269,7 @@ def test_a_stopped_daemon_that_does_not_come_back_is_replaced(make_pod: MakePod)
     pod = make_pod(flags=("--adopt-seconds", "2")).start()
     pod.stop_daemon()
     pod.keeper.kill()
-    pod.keeper.wait(5)
+    pod.keeper.wait(20)
     pod.start_keeper()
     eventually(lambda: pod.node.call(lambda: dead(pod.place("train"))), timeout_s=10)
     pod.kill_daemon()
@@ -283,7 +283,7 @@ def test_a_hung_daemon_is_replaced_after_its_deadline(make_pod: MakePod) -> None
     pod.stop_daemon()
     hanging = pod.node.start(["ls", pod.place("train")])
     assert hanging.wait(10) != 0  # freed when the connection is aborted
-    assert pod.daemons["train"].wait(5) == -signal.SIGKILL
+    assert pod.daemons["train"].wait(20) == -signal.SIGKILL
     pod.start_daemon()
     pod.wait_ready()
     assert pod.layers("train") == 2
@@ -378,7 +378,7 @@ def test_a_daemon_that_stands_still_while_its_keeper_is_replaced_is_called_hung(
     assert pod.probe_hung() == "alive"
     pod.stop_daemon()
     pod.keeper.kill()
-    pod.keeper.wait(5)
+    pod.keeper.wait(20)
     assert not pod.probe_hung().startswith("hung"), "a keeper that is away says nothing of the daemon"
     pod.start_keeper()
     eventually(lambda: pod.probe_hung().startswith("hung: "), what="called hung")

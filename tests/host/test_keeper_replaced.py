@@ -77,7 +77,7 @@ def test_applications_notice_nothing_of_a_keeper_that_is_replaced_twice(pod: Pod
         app.close()
     assert (pod.layers("train"), pod.layers(SUB.name)) == (1, 1)
     end_cleanly(pod)
-    assert pod.daemons["train"].wait(5) == 0
+    assert pod.daemons["train"].wait(20) == 0
 
 
 def test_a_keeper_that_is_replaced_before_its_daemon_came_back_waits_for_it(pod: Pod) -> None:

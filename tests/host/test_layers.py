@@ -45,7 +45,7 @@ def test_more_remounts_than_the_bound_leave_the_bound(make_pod: MakePod) -> None
     assert max(told) == BOUND
     for process in (reader.process, writer):
         process.kill()
-        process.wait(5)
+        process.wait(20)
     app.close()
     end_cleanly(pod)
 

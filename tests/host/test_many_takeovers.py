@@ -102,5 +102,5 @@ def test_nothing_piles_up(make_pod: MakePod, count: int) -> None:
     assert reader.goes_on()
     assert reader.faults() == set()
     reader.process.kill()
-    reader.process.wait(5)
+    reader.process.wait(20)
     end_cleanly(pod)

@@ -67,7 +67,7 @@ def pod(containers: OwnNamespace) -> Pod:
 
 def _kill_keeper(pod: Pod) -> None:
     pod.keeper.kill()
-    pod.keeper.wait(5)
+    pod.keeper.wait(20)
 
 
 def _end_daemon(pod: Pod) -> None:

@@ -64,7 +64,7 @@ def test_only_the_request_that_kills_gets_an_error(make_pod: MakePod) -> None:
     assert pod.layers("train") == 1, "the mount is still the first one"
     assert "request_refused" in pod.names(pod.daemon_log("train"))
     reader.process.kill()
-    reader.process.wait(5)
+    reader.process.wait(20)
     end_cleanly(pod)
 
 

@@ -21,7 +21,7 @@ def test_a_process_is_watched_and_killed_by_descriptor() -> None:
     assert not os.get_inheritable(descriptor)
     assert not pidfd.has_exited(descriptor)
     pidfd.pidfd_send_signal(descriptor, signal.SIGKILL)
-    assert process.wait(5) == -signal.SIGKILL
+    assert process.wait(20) == -signal.SIGKILL
     assert pidfd.has_exited(descriptor)
     with pytest.raises(HostFailure, match="pidfd_send_signal SIGKILL: No such process"):
         pidfd.pidfd_send_signal(descriptor, signal.SIGKILL)
@@ -42,7 +42,7 @@ def test_the_peer_of_a_socket_is_known_by_descriptor(tmp_path: Path) -> None:
             assert descriptor is not None
             assert not pidfd.has_exited(descriptor)
             peer.kill()
-            peer.wait(5)
+            peer.wait(20)
             assert eventually(lambda: pidfd.has_exited(descriptor))
             os.close(descriptor)
 

@@ -59,7 +59,7 @@ def unnoticed(pod: Pod, reader: Reader) -> None:
 def finish(pod: Pod, reader: Reader) -> None:
     """End the reader and the pod."""
     reader.process.kill()
-    reader.process.wait(5)
+    reader.process.wait(20)
     end_cleanly(pod)
 
 
@@ -90,7 +90,7 @@ def test_the_death_of_the_keeper_is_not_noticed_and_it_learns_everything_anew(po
     reader = read_from(pod)
     for _ in range(3):
         pod.keeper.kill()
-        pod.keeper.wait(5)
+        pod.keeper.wait(20)
         succession(pod)  # nobody is told
         pod.start_keeper()
         pod.wait_ready()
@@ -138,7 +138,7 @@ def test_keeper_and_daemon_killed_together_end_in_a_new_mount(pod: Pod) -> None:
     reader = read_from(pod)
     pod.keeper.kill()
     pod.kill_daemon()
-    pod.keeper.wait(5)
+    pod.keeper.wait(20)
     assert pod.node.call(lambda: dead(pod.place("train")))
     pod.start_keeper()
     pod.start_daemon()
@@ -436,7 +436,7 @@ def test_a_pod_ends_at_once_while_its_daemon_waits_between_two_attempts(pod: Pod
     began = time.monotonic()
     end_cleanly(pod)
     assert time.monotonic() - began < 15  # the limit for a daemon that does not end is 20 s and more
-    assert pod.daemons["train"].wait(5) in (0, 4)
+    assert pod.daemons["train"].wait(20) in (0, 4)
 
 
 def test_nothing_is_left_of_a_daemon_that_is_killed(pod: Pod) -> None:

@@ -104,7 +104,7 @@ def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
     stage.theirs.close()
     for process in stage.processes:
         process.kill()
-        process.wait(5)
+        process.wait(20)
     stage.loop.close()
 
 
@@ -187,7 +187,7 @@ def test_one_that_is_asked_in_vain_is_told_to_be_unkillable(stage: Stage) -> Non
 def test_a_daemon_of_one_process_is_killed(stage: Stage) -> None:
     stage.daemon.kill()
     assert stage.turn_until_told() == ["gone"]
-    assert stage.first.wait(5) == -signal.SIGKILL
+    assert stage.first.wait(20) == -signal.SIGKILL
 
 
 @patient
@@ -196,7 +196,7 @@ def test_when_the_first_process_is_silent_too_all_are_killed(stage: Stage) -> No
     stage.daemon.watchdog.beat(-1000.0, Heartbeat())
     stage.daemon.kill()
     assert stage.turn_until_told() == ["gone"]
-    assert (stage.first.wait(5), serving.wait(5)) == (-signal.SIGKILL, -signal.SIGKILL)
+    assert (stage.first.wait(20), serving.wait(5)) == (-signal.SIGKILL, -signal.SIGKILL)
 
 
 def test_descriptors_of_predecessors_are_not_kept(stage: Stage) -> None:

@@ -154,7 +154,7 @@ def adopt(stage: Stage) -> None:
     stage.pod.start()
     stage.reader = Reader(stage.pod.node, stage.pod.place("train") / "file", stage.pod.node.work / "reader")
     stage.pod.keeper.kill()
-    stage.pod.keeper.wait(5)
+    stage.pod.keeper.wait(20)
     stage.doomed_keeper()
 
 
@@ -166,7 +166,7 @@ def adopt_nothing(stage: Stage) -> None:
     stopped = stage.pod.daemons["train"]
     stage.later(stopped.kill)
     stage.pod.keeper.kill()
-    stage.pod.keeper.wait(5)
+    stage.pod.keeper.wait(20)
     stage.doomed_keeper()
     stage.pod.start_daemon()
     if stage.point.event is E.TERMINATE:
@@ -180,7 +180,7 @@ def adopt_dead(stage: Stage) -> None:
     stage.pod.start()
     stage.pod.keeper.kill()
     stage.pod.kill_daemon()
-    stage.pod.keeper.wait(5)
+    stage.pod.keeper.wait(20)
     eventually(lambda: stage.pod.node.call(lambda: dead(stage.pod.place("train"))))
     stage.doomed_keeper()
 
@@ -499,5 +499,5 @@ def recovered(stage: Stage) -> None:
             assert stage.reader.faults() == set()
             assert pod.layers("train") == 1
         stage.reader.process.kill()
-        stage.reader.process.wait(5)
+        stage.reader.process.wait(20)
     end_cleanly(pod)

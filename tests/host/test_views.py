@@ -238,7 +238,7 @@ def test_views_left_by_an_earlier_keeper_are_found_not_made_again(make_pod: Make
     (pod.source("train") / "sub").mkdir()
     pod.start()
     pod.keeper.kill()
-    pod.keeper.wait(5)
+    pod.keeper.wait(20)
     pod.node.run("umount", "-l", pod.place(sub.name))
     pod.start_keeper()
     pod.wait_ready()

@@ -75,7 +75,7 @@ def test_what_a_dead_process_had_read_is_given_up_at_once(pod: Pod, askers: int)
     eventually(lambda: waiting(pod) >= askers + 2, what="theirs, the reader's and the holder's requests wait")
     os.kill(serving, signal.SIGKILL)
     assert {outcome(log) for log in logs} <= {errno.ECONNABORTED, errno.ENOTCONN}
-    assert all(process.wait(5) == 0 for process in processes)
+    assert all(process.wait(20) == 0 for process in processes)
     pod.wait_ready()
     assert reader.goes_on()
     eventually(lambda: kept.read_text().splitlines()[-1] == str(errno.ENOTCONN), what="what was open is lost")
@@ -85,7 +85,7 @@ def test_what_a_dead_process_had_read_is_given_up_at_once(pod: Pod, askers: int)
     (pod.seen("train") / "new").write_text("words")
     assert (pod.source("train") / "new").read_text() == "words"
     reader.process.kill()
-    reader.process.wait(5)
+    reader.process.wait(20)
     end_cleanly(pod)
 
 

@@ -73,7 +73,7 @@ def test_a_daemon_without_a_keeper_ends_when_told_to(make_pod: MakePod) -> None:
     daemon = pod.start_daemon()
     eventually(lambda: blocks_sigterm(daemon.pid))  # before that it is no daemon yet
     daemon.send_signal(signal.SIGTERM)
-    assert daemon.wait(5) == 0
+    assert daemon.wait(20) == 0
 
 
 @pytest.mark.fuse
@@ -210,7 +210,7 @@ def test_a_daemon_cannot_be_looked_into_by_its_own_user(make_pod: MakePod) -> No
     for pid in pod.processes():
         assert pod.node.start([PYTHON, "-c", script, str(pid)], uid=65532).wait(10) == 0
         for path in ("mem", "environ", "maps"):
-            assert pod.node.start(["cat", f"/proc/{pid}/{path}"], uid=65532).wait(5) != 0
+            assert pod.node.start(["cat", f"/proc/{pid}/{path}"], uid=65532).wait(20) != 0
     assert pod.end() == 0
 
 

@@ -201,7 +201,7 @@ def test_a_keeper_that_does_not_read_holds_nobody_up(owner: Owner, keeper: FakeK
         sent.set()
 
     owner.do(tell)
-    assert sent.wait(5)
+    assert sent.wait(20)
     heard: list[Message] = []
     while not heard or heard[-1] != Ready(generation=99):
         heard.append(line.hear()[0])

@@ -148,7 +148,7 @@ def test_a_keeper_that_cannot_start_detaches_what_is_dead_and_leaves_what_lives(
     pod = make_pod(*mounts).start()
     (pod.source("alive") / "file").write_text("content")
     pod.keeper.kill()
-    pod.keeper.wait(5)
+    pod.keeper.wait(20)
     pod.kill_daemon("dead")
     directories = [pod.run_dir / name for name in ("dead", "alive")]
     for directory in directories:
@@ -236,7 +236,7 @@ def test_a_volume_that_cannot_be_kept_is_no_reason_to_keep_none(make_pod: MakePo
     mounts = [KeeperMount(spec=directory_spec(name), views=(view(name),)) for name in ("good", "bad")]
     pod = make_pod(*mounts, flags=("--retry-most-seconds", "0.5")).start()
     pod.keeper.kill()
-    pod.keeper.wait(5)
+    pod.keeper.wait(20)
     directory = pod.run_dir / "bad"
     directory.rename(directory.with_name("aside"))
     directory.write_text("a file where the volume's directory belongs")
@@ -260,7 +260,7 @@ def test_a_volume_that_could_not_be_kept_is_taken_down_with_the_others(make_pod:
     mounts = [KeeperMount(spec=directory_spec(name), views=(view(name),)) for name in ("good", "bad")]
     pod = make_pod(*mounts).start()
     pod.keeper.kill()
-    pod.keeper.wait(5)
+    pod.keeper.wait(20)
     directory = pod.run_dir / "bad"
     directory.rename(directory.with_name("aside"))
     directory.write_text("")
