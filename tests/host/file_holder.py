@@ -62,6 +62,19 @@ class Holder:
             raise TimeoutError(f"no answer within {within_s:g} s")
         return self._process.stdout.readline().decode().strip()
 
+    def has_answered(self) -> bool:
+        """Tell whether its next answer is there."""
+        assert self._process.stdout is not None
+        return wait_readable(self._process.stdout.fileno(), 0)
+
+    def waits_for_a_daemon(self) -> bool:
+        """Tell whether its read of a file sleeps until a daemon answers, and not for the file that is behind."""
+        place = Path(f"/proc/{self._process.pid}")
+        state = (place / "stat").read_text().rsplit(")", 1)[1].split()[0]
+        stack = (place / "stack").read_text()
+        is_behind = "backing_file" in stack or "passthrough" in stack
+        return state in "SD" and "sys_pread64" in stack and not is_behind
+
     def open(self, name: str, path: Path, flags: int = 0) -> None:
         """Open a file under a name."""
         assert self.ask("open", name, path, flags) == "ok"
