@@ -18,7 +18,7 @@ from tests.pods.source_tree import SourceTree
 from webhook.injection_settings import InjectionSettings
 
 LOG_LINES = 30
-READY_S = 30.0
+READY_S = 60.0
 SCALE = 0.1  # of back-off, retries and probe periods
 
 

@@ -18,7 +18,7 @@ from tests.pods.manifests import NAMESPACE, Json, driver_class, mount, pod, shel
 from tests.pods.stage import READY_S, Images, Stage
 
 pytestmark = [pytest.mark.root, pytest.mark.fuse]
-RECOVERED_S = 20.0
+RECOVERED_S = 60.0
 CANARY = "canary-8c1f7e02-do-not-tell"
 MEMO = driver_class(
     "memo",

@@ -12,7 +12,7 @@ from tests.pods.source_tree import INBOX, SourceTree
 
 pytestmark = [pytest.mark.root, pytest.mark.fuse]
 DAEMON = "sidemount-books"
-RECOVERED_S = 20.0
+RECOVERED_S = 60.0
 ENOUGH = "128Mi"  # a quarter of what a daemon is given unless its class says otherwise
 TOO_LITTLE = "40Mi"  # less than an idle daemon's own memory and the buffers of its workers
 

@@ -22,7 +22,7 @@ from tests.pods.stage import Stage
 pytestmark = [pytest.mark.root, pytest.mark.fuse]
 DAEMON = "sidemount-books"
 KEEPER = "sidemount-keeper"
-RECOVERED_S = 20.0
+RECOVERED_S = 60.0
 STOPPED_S = 1.0  # far below the silence that counts as a hang
 REMOUNTED = {"abilities": {"takeover": False}}
 AS_ROOT = {"runAsUser": 0, "runAsGroup": 0}

@@ -14,7 +14,7 @@ from tests.pods.stage import Stage
 
 pytestmark = [pytest.mark.root, pytest.mark.fuse]
 DAEMON = "sidemount-books"
-RECOVERED_S = 20.0
+RECOVERED_S = 60.0
 STANDS_STILL_S = 2.0
 AS_ROOT = {"runAsUser": 0, "runAsGroup": 0}
 

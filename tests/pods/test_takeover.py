@@ -15,7 +15,7 @@ from tests.pods.stage import Stage
 pytestmark = [pytest.mark.root, pytest.mark.fuse]
 DAEMON = "sidemount-books"
 KEEPER = "sidemount-keeper"
-RECOVERED_S = 20.0
+RECOVERED_S = 60.0
 SILENT_S = 5.0  # more than twice what the class allows
 AS_ROOT = {"runAsUser": 0, "runAsGroup": 0}
 

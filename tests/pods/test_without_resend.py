@@ -19,7 +19,7 @@ from tests.pods.source_tree import INBOX, SHELF_FILE, SHELF_TEXT
 
 pytestmark = [pytest.mark.root, pytest.mark.fuse]
 DAEMON = "sidemount-books"
-RECOVERED_S = 20.0
+RECOVERED_S = 60.0
 AS_ROOT = {"runAsUser": 0, "runAsGroup": 0}
 
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 
-def eventually(check: Callable[[], object], what: str, within_s: float = 10.0) -> None:
+def eventually(check: Callable[[], object], what: str, within_s: float = 30.0) -> None:
     """Return when `check` is true; fail naming `what` if it is not in time."""
     ends = time.monotonic() + within_s
     while not check():
