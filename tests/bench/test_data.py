@@ -172,7 +172,6 @@ def test_the_load_refuses_nonsense(tmp_path: Path) -> None:
 @pytest.mark.fuse
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_a_short_run_has_every_figure_of_every_subject(tmp_path: Path) -> None:
-    before = Path("/proc/self/mountinfo").read_text()
     rounds, absent = measure(0.05, rounds=1, names=300)
     found = medians(rounds)
     assert not absent
@@ -181,7 +180,7 @@ def test_a_short_run_has_every_figure_of_every_subject(tmp_path: Path) -> None:
         assert not row.fault, row.what
     assert found[OURS][CALLS] < 10
     assert found[TRIO][CALLS] > found[OURS][CALLS], "trio arms epoll for every request"
-    assert Path("/proc/self/mountinfo").read_text() == before
+    assert str(bench_data._BUILD) not in Path("/proc/self/mountinfo").read_text()
 
 
 def test_a_busy_machine_has_fewer_rounds_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
