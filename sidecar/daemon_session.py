@@ -52,12 +52,14 @@ class FuseSession:
         init: bytes,
         served: Callable[[], None],
         detour: Detour | None = None,
+        passes_through: bool = False,
     ) -> None:
         """Take over `device`. `hooks` is where INIT is noticed, `operations` what pyfuse3 calls: often the same.
 
-        `served` is called when INIT is answered. With a `detour` the kernel is told that files may be passed through.
+        `served` is called when INIT is answered. `passes_through`: the kernel is told that files may be.
         """
         self._detour = detour
+        self._passes_through = passes_through
         self._device = device
         self._init = init
         self._served = served
@@ -103,8 +105,9 @@ class FuseSession:
     def _switch_over(self) -> None:
         try:
             answer = add_flags(self._init, self._replay.recv(_ANSWER_MAX), _FLAGS)
-            if self._detour is not None:
+            if self._passes_through:
                 answer = offer_passthrough(self._init, answer)
+            if self._detour is not None:
                 self._detour.attach(self._device, self.descriptor)
             with contextlib.suppress(FileNotFoundError):  # a predecessor has answered
                 os.write(self._device, answer)

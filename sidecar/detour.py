@@ -1,4 +1,4 @@
-"""How an open file is passed through to the kernel (FUSE_PASSTHROUGH), of which libfuse 3.14 and pyfuse3 know nothing.
+"""How the kernel is told of an open file what pyfuse3 has no name for: that it is passed through (FUSE_PASSTHROUGH), that closes are not told.
 
 The kernel is told in the answer to OPEN. For that one answer a socket takes the place of the device that libfuse writes to, as it does
 when INIT is played back; the answer is taken from there, changed, and goes on to the kernel, with the device in its place again. All
@@ -46,10 +46,13 @@ class Detour:
             os.close(self._device)
             self._device = -1
 
-    def begin(self, handle: int, backing: int) -> None:
-        """Have the answer to the OPEN that is being handled pass its file through. The last thing that the handler does."""
+    def begin(self, handle: int, backing: int = 0) -> None:
+        """Have the answer to the OPEN that is being handled say that nobody is to be told of closes. The last thing that the handler does.
+
+        With `backing`, the kernel's number of a file, it passes that through, too.
+        """
         if self._device < 0:
-            raise RuntimeError("no file is passed through here")
+            raise RuntimeError("nothing can be said beside an answer here")
         self.writing.acquire()
         self._handle, self._backing = handle, backing
         os.dup2(self._theirs.fileno(), self._session, inheritable=False)
@@ -65,20 +68,20 @@ class Detour:
             os.dup2(self._device, self._session, inheritable=False)
             for answer in answers:
                 with contextlib.suppress(FileNotFoundError):  # whoever asked has given up
-                    os.write(self._device, passed_through(answer, self._handle, self._backing))
+                    os.write(self._device, _changed(answer, self._handle, self._backing))
         finally:
             self.writing.release()
 
 
-def passed_through(answer: bytes, handle: int, backing: int) -> bytes:
-    """Return the answer that gives a handle out with its file passed through; any other answer as it is.
+def _changed(answer: bytes, handle: int, backing: int) -> bytes:
+    """Return the answer that gives a handle out with what is to be said beside it; any other answer as it is.
 
-    Beside it the kernel takes only that reads come to the daemon all the same, and that closing need not be told, which is so on a
-    volume that is only read: a close does not wait for a daemon either.
+    With a file that is passed through the kernel takes nothing else but that reads come to the daemon all the same.
     """
     if len(answer) != _ANSWER.size:
         return answer
     length, error, unique, given, flags, _ = _ANSWER.unpack(answer)
     if length != _ANSWER.size or error or given != handle:
         return answer
-    return _ANSWER.pack(length, error, unique, given, flags & _DIRECT_IO | _NO_FLUSH | _PASSTHROUGH, backing)
+    kept = flags & _DIRECT_IO | _PASSTHROUGH if backing else flags
+    return _ANSWER.pack(length, error, unique, given, kept | _NO_FLUSH, backing)

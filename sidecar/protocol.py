@@ -29,7 +29,6 @@ from sidecar.protocol_filesystem import (
     OperationAbsent,
     VirtualFilesystem,
 )
-from sidecar.protocol_open import quiet_file_info
 from sidecar.protocol_umask import without_umask
 from sidecar.takeover.drain import Drained
 from sidecar.takeover.errand import Errands
@@ -97,7 +96,7 @@ def _bounded(handler: Handler[P, R], *, mutates: bool) -> Handler[P, R]:
 class FilesystemOperations(CountingOperations):
     """Serves one filesystem. `on_init` is called when pyfuse3 has read FUSE_INIT, before it answers.
 
-    `detour` tells the kernel of files that it is to read by itself.
+    `detour` tells the kernel what pyfuse3 cannot; without it closes are told, and no file is passed through.
     """
 
     # The kernel may ask for "." and ".." of a node that it dropped from its caches (open_by_handle_at, NFS export of the mount).
@@ -335,16 +334,17 @@ class FilesystemOperations(CountingOperations):
         self._open.file_opened(opened.handle)
         if opened.stale:
             _distrust_attributes(inode)
-        if opened.backing:
-            return self._passed_through(opened)
-        return _file_info(opened)
-
-    def _passed_through(self, opened: Opened) -> pyfuse3.FileInfo:
-        if self.detour is None:
-            raise RuntimeError("a file is to be passed through, and nothing can tell the kernel so")
         answer = _file_info(opened)
-        self.detour.begin(opened.handle, opened.backing)
+        # Of a volume that is only read the kernel tells no close at all, once one was refused.
+        if opened.backing or not (opened.flushes or self.settings.read_only):
+            self._say_beside(opened)
         return answer
+
+    def _say_beside(self, opened: Opened) -> None:
+        if self.detour is not None:
+            self.detour.begin(opened.handle, opened.backing)
+        elif opened.backing:
+            raise RuntimeError("a file is to be passed through, and nothing can tell the kernel so")
 
     @mutating
     async def create(
@@ -443,9 +443,7 @@ def may_access(attributes: Attributes, mask: int, uid: int, groups: set[int]) ->
 
 
 def _file_info(opened: Opened) -> pyfuse3.FileInfo:
-    if opened.flushes:
-        return pyfuse3.FileInfo(fh=opened.handle, keep_cache=opened.keep_cache, direct_io=opened.direct)
-    return quiet_file_info(opened)
+    return pyfuse3.FileInfo(fh=opened.handle, keep_cache=opened.keep_cache, direct_io=opened.direct)
 
 
 def _distrust_attributes(inode: int) -> None:

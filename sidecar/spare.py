@@ -143,11 +143,12 @@ class _Service:
             init,
             served=self._line.ready,
             detour=operations.detour,
+            passes_through=operations.detour is not None and self._passes_through(),
         )
 
     def _detour(self) -> Detour | None:
         once_answered = self._runtime.once_answered
-        return Detour(once_answered) if once_answered is not None and self._passes_through() else None
+        return None if once_answered is None else Detour(once_answered)
 
     def _passes_through(self) -> bool:
         """Tell whether the volume is of a kind whose files may be passed through."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from sidecar.detour import Detour, passed_through
+from sidecar.detour import Detour
 
 ANSWER = struct.Struct("=IiQQIi")
 HANDLE = 5 << 20 | 3
@@ -84,22 +84,35 @@ def test_no_answer_at_all_leaves_everything_as_it_was(stage: Stage) -> None:
         ANSWER.pack(31, 0, 99, HANDLE, 0, 0),
         GIVEN + b"\0",
         GIVEN[:-1],
-        b"",
     ],
 )
-def test_another_answer_is_not_touched(answer: bytes) -> None:
-    assert passed_through(answer, HANDLE, 12) == answer
+def test_another_answer_is_not_touched(answer: bytes, stage: Stage) -> None:
+    stage.detour.begin(HANDLE, 12)
+    os.write(stage.session, answer)
+    stage.due.pop()()
+    assert stage.heard() == [answer]
 
 
-def test_direct_reads_stay_direct() -> None:
-    given = ANSWER.pack(32, 0, 99, HANDLE, 1 << 0 | 1 << 1, 0)
-    assert passed_through(given, HANDLE, 12) == ANSWER.pack(32, 0, 99, HANDLE, 1 << 0 | 1 << 5 | 1 << 7, 12)
+@pytest.mark.parametrize(
+    ("backing", "flags"),
+    [
+        pytest.param(12, 1 << 0 | 1 << 5 | 1 << 7, id="passed"),
+        pytest.param(0, 1 << 0 | 1 << 1 | 1 << 5, id="quiet"),
+    ],
+)
+def test_what_was_said_of_the_cache_is_kept_where_there_is_one(
+    stage: Stage, backing: int, flags: int
+) -> None:
+    stage.detour.begin(HANDLE, backing)
+    os.write(stage.session, ANSWER.pack(32, 0, 99, HANDLE, 1 << 0 | 1 << 1, 0))
+    stage.due.pop()()
+    assert stage.heard() == [ANSWER.pack(32, 0, 99, HANDLE, flags, backing)]
 
 
 def test_nothing_is_passed_through_before_there_is_a_device() -> None:
     with (
         contextlib.closing(Detour(lambda call: None)) as detour,
-        pytest.raises(RuntimeError, match="no file is passed through"),
+        pytest.raises(RuntimeError, match="nothing can be said"),
     ):
         detour.begin(HANDLE, 12)
     assert not detour.writing.locked()

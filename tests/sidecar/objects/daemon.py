@@ -13,12 +13,14 @@ import logging
 import os
 import signal
 import sys
+from functools import partial
 
 from sidecar.daemon_runtime import load_pyfuse3
 
 load_pyfuse3("poll")
 
 from sidecar.daemon_session import FuseSession  # noqa: E402
+from sidecar.detour import Detour  # noqa: E402
 from sidecar.filesystems import build_operations, preload  # noqa: E402
 from sidecar.poll_runtime import PollRuntime  # noqa: E402
 from sidemount.host.fuse_mount import MountPlan, open_connection  # noqa: E402
@@ -70,7 +72,15 @@ def main() -> None:
         in_thread=runtime.in_thread,
     )
     runtime.errands = operations.errands
-    session = FuseSession(operations, operations, connection.device, connection.init, served=_say_ready)
+    operations.detour = Detour(partial(setattr, runtime, "once_answered"))
+    session = FuseSession(
+        operations,
+        operations,
+        connection.device,
+        connection.init,
+        served=_say_ready,
+        detour=operations.detour,
+    )
     runtime.run(session.main)  # type: ignore[arg-type]  # an awaitable of pyfuse3's
     operations.close()
 

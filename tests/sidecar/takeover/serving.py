@@ -17,6 +17,7 @@ from typing import Any
 import pyfuse3
 
 from sidecar.daemon_session import FuseSession, keep_buffers_in_memory, make_buffer_resident
+from sidecar.detour import Detour
 from sidecar.directory.listing import Directories
 from sidecar.directory.store import Store
 from sidecar.filesystems import Succession, build_operations
@@ -153,7 +154,10 @@ def serve(
         served()
         runtime.run(pyfuse3.main)
         return
-    session = FuseSession(operations, operations, os.dup(device), drained.init or init, served)
+    operations.detour = Detour(partial(setattr, runtime, "once_answered"))
+    session = FuseSession(
+        operations, operations, os.dup(device), drained.init or init, served, operations.detour
+    )
     if plan.stillborn and not resume:
         operations.on_init = _die
     runtime.run(session.main)  # type: ignore[arg-type]  # an awaitable of pyfuse3's
