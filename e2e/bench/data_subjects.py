@@ -186,11 +186,10 @@ def _holding(first: int) -> int | None:
 
 def _children(pid: int) -> list[int]:
     """Return a process's children, and theirs."""
-    found = [
-        int(child)
-        for thread in Path(f"/proc/{pid}/task").iterdir()
-        for child in (thread / "children").read_text().split()
-    ]
+    found: list[int] = []
+    with contextlib.suppress(OSError):  # it has just ended
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            found += map(int, (thread / "children").read_text().split())
     return [*found, *(below for child in found for below in _children(child))]
 
 
