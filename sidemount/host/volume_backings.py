@@ -59,11 +59,8 @@ class Backings:
             if not is_read_only_file(descriptor):
                 return 0
             number: int = fcntl.ioctl(connection.device, _OPEN, bytearray(_MAP.pack(descriptor, 0, 0)))
-        except (
-            HostFailure,
-            OSError,
-        ):  # the kernel's no: not settled in INIT, a stacked filesystem, no capability
-            return 0
+        except (HostFailure, OSError):
+            return 0  # the kernel's no: not settled in INIT, a stacked filesystem, no capability
         if not 0 < number <= BACKING_MAX:
             self._close(number)
             return 0
